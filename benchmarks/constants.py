@@ -34,14 +34,13 @@ from bdpvi.datasets.records import Held
 from bdpvi.models.predictions import predictive_means
 from bdpvi.noise.keys import Key
 from bdpvi.tables import Public, Request
-from bdpvi.tables.allowance import setup
 from bdpvi.tables.encoded import Unpaid, encode, rows_of
 from bdpvi.tables.metrics import auc, log_score
-from bdpvi.tables.private import Work
 from bdpvi.tables.rows import Encoded, Rows
 from bdpvi.tables.scores import _solved
-from bdpvi.tables.setup import LIMIT
+from bdpvi.tables.setup import LIMIT, setup
 from bdpvi.tables.validation import purchase
+from bdpvi.tables.work import Work
 
 EPSILONS = (0.5, 1.0, 2.0)
 TIMES = (1.5, 4.0)

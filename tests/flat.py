@@ -12,7 +12,8 @@ from bdpvi.datasets.formats import FileFormat
 from bdpvi.tables import Machine, Public, Request
 from bdpvi.tables import look as look_at
 from bdpvi.tables.looks import TableLook
-from bdpvi.tables.private import Work
+from bdpvi.tables.reading import work_of
+from bdpvi.tables.work import Work
 
 _UNIT = ("unit", "rows_per_unit", "one_row_per_person", "other_people")
 
@@ -69,7 +70,7 @@ def work(table: Any, **words: Any) -> Work:
     asked = {name: found.pop(name) for name in [*found] if name in names}
     if isinstance(asked.get("unit"), str):
         asked["unit"] = Unit(asked["unit"])
-    return Work.of(table, Request(**asked), **found)
+    return work_of(table, Request(**asked), **found)
 
 
 def look(table: Any, **words: Any) -> TableLook:

@@ -8,7 +8,7 @@ import pytest
 def left_out(patch: pytest.MonkeyPatch) -> None:
     """Leave out the rehearsals of all doors."""
     for name in (
-        "bdpvi.tables.private.rehearse",
+        "bdpvi.tables.reading.rehearse",
         "bdpvi.synthesis.released.rehearse",
         "bdpvi.sklearn.base.PrivateEstimator._rehearse",
     ):

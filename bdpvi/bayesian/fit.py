@@ -39,9 +39,7 @@ from bdpvi.models.contract import Model, fitting
 from bdpvi.models.logistic import with_categories
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import EXPERIMENT, Key
-from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.releases import basis
 
 _TYPICAL = (
@@ -60,16 +58,12 @@ class Kept:
         name: id of the fit in the ledger.
         folder: folder where it was last saved, or loaded from.
         generators: digests of the used states of seeded generators.
-        rows: noisy number of records behind the last release's settings, if one was counted.
-        drawn: the last release's actual event, which may be charged as a larger one.
     """
 
     people: People
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     folder: Path | None = None
     generators: set[str] = field(default_factory=set)
-    rows: float | None = None
-    drawn: PerturbedObjective | SampledGaussian | None = None
 
     def use_once(self, generator: torch.Generator) -> Key:
         """Return the key from a generator's state.

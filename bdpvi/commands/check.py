@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from bdpvi.commands.options import (
     Delta,
     Json,
     LedgerFile,
+    ScreenOptions,
     UnitOptions,
     declared,
     of_fields,
@@ -26,9 +28,22 @@ from bdpvi.commands.options import (
 if TYPE_CHECKING:
     from bdpvi.datasets.formats import FileFormat
 
-Yes = Annotated[
-    bool, typer.Option("--yes", help="Go on without a question, whatever the look has found.")
-]
+
+@dataclass(frozen=True, kw_only=True)
+class LookOptions:
+    """What a release would be asked, to see what it pays for."""
+
+    target: Annotated[str, typer.Option(help="Column to predict.")] = ""
+    positive: Annotated[str, typer.Option(help=WORDS["positive"])] = ""
+    constants: Annotated[
+        Path | None,
+        typer.Option(help="JSON file of public bounds and categories."),
+    ] = None
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="ε of all outputs, to see what it pays for."),
+    ] = None
+    delta: Delta = 1e-5
 
 
 @of_fields
@@ -37,17 +52,7 @@ def check(
     columns: ColumnOptions,
     whom: UnitOptions,
     workers: WorkerOptions,
-    target: Annotated[str, typer.Option(help="Column to predict.")] = "",
-    positive: Annotated[str, typer.Option(help=WORDS["positive"])] = "",
-    constants: Annotated[
-        Path | None,
-        typer.Option(help="JSON file of public bounds and categories."),
-    ] = None,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(help="ε of all outputs, to see what it pays for."),
-    ] = None,
-    delta: Delta = 1e-5,
+    asked: LookOptions,
     ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
@@ -71,11 +76,11 @@ def check(
     with workers.machine(progress=not as_json) as machine:
         found = look(
             data,
-            target=target,
-            positive=positive,
-            epsilon=epsilon,
-            delta=delta,
-            public=columns.public(known, constants),
+            target=asked.target,
+            positive=asked.positive,
+            epsilon=asked.epsilon,
+            delta=asked.delta,
+            public=columns.public(known, asked.constants),
             unit=whom.of(known),
             file=known.file,
             machine=machine,
@@ -97,7 +102,7 @@ def _of_account(file: Path | None) -> str:
     )
 
 
-def look_first(data: Path, file: FileFormat, *, yes: bool, quiet: bool, **asked: Any) -> None:
+def look_first(data: Path, file: FileFormat, screen: ScreenOptions, **asked: Any) -> None:
     """Show the owner of a file in short what is read otherwise than it seems meant, and ask.
 
     The question is asked on a terminal, if something was found that costs the owner.
@@ -105,8 +110,7 @@ def look_first(data: Path, file: FileFormat, *, yes: bool, quiet: bool, **asked:
     Args:
         data: the file.
         file: how it is written.
-        yes: whether to go on without a question.
-        quiet: whether to say nothing if nothing was found.
+        screen: whether to go on without a question, and say nothing if nothing was found.
         asked: as for :func:`bdpvi.tables.look`.
 
     Raises:
@@ -122,9 +126,9 @@ def look_first(data: Path, file: FileFormat, *, yes: bool, quiet: bool, **asked:
         warnings.simplefilter("ignore")  # those of reading come when the command itself reads
         found = look(data, **asked, file=file)
     warnings.simplefilter("ignore", ReadingWarning)
-    if found.findings or not quiet:
+    if found.findings or screen.bars:
         outputs.say(*found.short, error=bool(found.findings))
-    if found.costly and not yes and _terminal():
+    if found.costly and not screen.yes and _terminal():
         typer.confirm("Nothing is charged yet. Continue?", abort=True, err=True)
 
 

@@ -6,34 +6,16 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from bdpvi._ground import outputs, validate
 from bdpvi.tables.request import Machine
 
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        help="Read the table in blocks, which need not fit in memory, by this many processes."
-    ),
-]
-Dask = Annotated[
-    str,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Read the table in blocks by the workers of a Dask scheduler, such as "
-        "tcp://scheduler:8786; they must have this library and see the table's files. Workers see "
-        "rows, never keys or noise.",
-    ),
-]
 _SECONDS = 10
 """How long to wait for a scheduler."""
 
@@ -42,8 +24,21 @@ _SECONDS = 10
 class WorkerOptions:
     """Who reads a table in blocks."""
 
-    workers: Workers = None
-    dask: Dask = ""
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Read the table in blocks, which need not fit in memory, by this many processes."
+        ),
+    ] = None
+    dask: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Read the table in blocks by the workers of a Dask scheduler, such as "
+            "tcp://scheduler:8786; they must have this library and see the table's files. Workers "
+            "see rows, never keys or noise.",
+        ),
+    ] = ""
 
     @property
     def given(self) -> bool:
@@ -52,40 +47,33 @@ class WorkerOptions:
 
     @contextmanager
     def machine(self, device: str = "auto", *, progress: bool = True) -> Iterator[Machine]:
-        """Give the machine with these workers, which end afterwards."""
-        with engine(self.workers, self.dask) as executor:
-            yield Machine(executor=executor, device=device, progress=progress)
+        """Give the machine with these workers, which end afterwards.
 
+        Raises:
+            ValueError: if both are given, or there is no scheduler.
+        """
+        if self.workers is not None and self.dask:
+            raise ValueError(
+                f"workers={self.workers} and dask={self.dask!r} were both given; give one"
+            )
+        made = Machine(device=device, progress=progress)
+        if self.dask:
+            with closing(_client(self.dask)) as client:
+                yield replace(made, executor=client.get_executor())
+        elif self.workers is not None:
+            from concurrent.futures import ProcessPoolExecutor
+            from multiprocessing import get_context
 
-@contextmanager
-def engine(workers: int | None, dask: str) -> Iterator[Executor | None]:
-    """Give the executor that the options ask for, None without them; end it afterwards.
-
-    Raises:
-        ValueError: if both are given, or there is no scheduler.
-    """
-    if workers is not None and dask:
-        raise ValueError(f"workers={workers} and dask={dask!r} were both given; give one")
-    if dask:
-        client = _client(dask)
-        try:
-            yield client.get_executor()
-        finally:
-            client.close()
-    elif workers is not None:
-        from concurrent.futures import ProcessPoolExecutor
-        from multiprocessing import get_context
-
-        validate.positive_int("workers", workers)
-        pool = ProcessPoolExecutor(
-            workers, mp_context=get_context("spawn"), initializer=_follow_caller
-        )
-        try:
-            yield pool
-        finally:
-            pool.shutdown(cancel_futures=True)
-    else:
-        yield None
+            validate.positive_int("workers", self.workers)
+            pool = ProcessPoolExecutor(
+                self.workers, mp_context=get_context("spawn"), initializer=_follow_caller
+            )
+            try:
+                yield replace(made, executor=pool)
+            finally:
+                pool.shutdown(cancel_futures=True)
+        else:
+            yield made
 
 
 def _client(address: str) -> Any:

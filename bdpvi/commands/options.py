@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, wraps
 from glob import has_magic
 from pathlib import Path
@@ -18,6 +18,7 @@ from bdpvi._ground import outputs, validate
 from bdpvi.tables.request import Machine, Public, Request, Unit
 
 if TYPE_CHECKING:
+    from bdpvi._ground.types import Budget
     from bdpvi.datasets.dataset import Split
     from bdpvi.datasets.encoding import Encoding
     from bdpvi.datasets.formats import FileFormat
@@ -89,6 +90,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 PUBLIC_SEED = 0
 """The seed that picks an experiment's training rows of a file, such as a comparison's."""
+Out = Annotated[Path, typer.Option(help="New folder for what may be shared.")]
 Delta = Annotated[float, typer.Option(help="δ of the guarantee.")]
 LedgerFile = Annotated[
     Path | None,
@@ -136,9 +138,10 @@ class UnitOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LedgerOptions:
-    """Where the work and its charges are kept."""
+class AccountOptions(UnitOptions):
+    """Whom ε protects, and where the work and its charges are kept."""
 
+    out: Out
     secret: Annotated[
         Path | None,
         typer.Option(
@@ -155,6 +158,28 @@ class LedgerOptions:
     other_people: Annotated[bool, typer.Option("--other-people", help=_UNIT["other_people"])] = (
         False
     )
+
+    def limit(self, delta: float) -> Budget | None:
+        """Return the limit at this δ."""
+        from bdpvi._ground.types import Budget
+
+        return None if self.budget is None else Budget(self.budget, delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScreenOptions:
+    """What is asked and shown on the screen."""
+
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Go on without a question, whatever the look has found.")
+    ] = False
+    quiet: Quiet = False
+    as_json: Json = False
+
+    @property
+    def bars(self) -> bool:
+        """Whether bars and lines about a look without findings are shown."""
+        return not self.quiet and not self.as_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,38 +319,31 @@ def remaining(header: Sequence[str], drop: Sequence[str]) -> list[str]:
 
 def of_fields(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each argument of a command that is a dataclass by the fields of that class."""
-    hints = get_type_hints(command, include_extras=True)
+    given, kinds = inspect.signature(command).parameters, get_type_hints(command)
+    classes: dict[str, Any] = {name: kinds[name] for name in given if is_dataclass(kinds[name])}
     parameters: list[inspect.Parameter] = []
-    kinds: dict[str, type] = {}
-    for one in inspect.signature(command).parameters.values():
-        hint, made = hints[one.name], one
-        if is_dataclass(hint):
-            kinds[one.name] = hint  # type: ignore[assignment]
-            of_class = get_type_hints(hint, include_extras=True)
-            for option in fields(hint):
-                default = inspect.Parameter.empty if option.default is MISSING else option.default
-                parameters.append(_keyword(option.name, of_class[option.name], default))
-        else:
-            parameters.append(_keyword(made.name, hint, made.default))
+    for name, one in given.items():
+        some = [one]
+        if name in classes:
+            some = [*inspect.signature(classes[name]).parameters.values()]
+        hints = get_type_hints(classes.get(name, command), include_extras=True)
+        parameters += [
+            each.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[each.name])
+            for each in some
+        ]
 
     @wraps(command)
-    def run(**given: Any) -> None:
-        for name, kind in kinds.items():
-            names = [one.name for one in fields(kind)]
-            made = kind(**{each: given.pop(each) for each in names if each in given})
-            if isinstance(made, SplitTable):
-                made.check()
-            given[name] = made
-        command(**given)
+    def run(**values: Any) -> None:
+        for name, kind in classes.items():
+            options = [one.name for one in fields(kind) if one.name in values]
+            values[name] = kind(**{option: values.pop(option) for option in options})
+            if isinstance(values[name], SplitTable):
+                values[name].check()
+        command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
-
-
-def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
-    how = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, how, default=default, annotation=kind)
 
 
 @contextmanager

@@ -9,10 +9,11 @@ import typer
 
 from bdpvi._ground import outputs, store
 from bdpvi._ground.outputs import several
-from bdpvi.commands.engine import Dask, Workers, engine
-from bdpvi.commands.options import Json, Quiet, TableOption, Unknown, declared
+from bdpvi.commands.engine import WorkerOptions
+from bdpvi.commands.options import Json, Quiet, TableOption, Unknown, declared, of_fields
 
 
+@of_fields
 def predict(
     released: Annotated[Path, typer.Argument(help="File of a release: OUT/release.json.")],
     data: Annotated[
@@ -22,6 +23,7 @@ def predict(
             "or a folder, a glob or a URL of files of one kind."
         ),
     ],
+    workers: WorkerOptions,
     ids: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,8 +40,6 @@ def predict(
             help="CSV or Parquet file for the predictions, by its suffix; default standard output."
         ),
     ] = None,
-    workers: Workers = None,
-    dask: Dask = "",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -60,9 +60,9 @@ def predict(
     if out is not None and not as_json and not store.nothing_at(out):
         raise ValueError(f"{str(out)!r} exists already; nothing is overwritten")
     loaded = load_release(released)
-    with engine(workers, dask) as executor:
+    with workers.machine() as machine:
         made = Predictions.of(
-            loaded, data, ids=ids or (), unknown=unknown, file=file, executor=executor,
+            loaded, data, ids=ids or (), unknown=unknown, file=file, executor=machine.executor,
             progress=out is not None and not quiet and not as_json,
         )  # fmt: skip
         if as_json:

@@ -12,17 +12,16 @@ import typer
 
 from bdpvi._ground import outputs, store, validate
 from bdpvi.commands import options
-from bdpvi.commands.check import Yes, look_first
+from bdpvi.commands.check import look_first
 from bdpvi.commands.engine import WorkerOptions
 from bdpvi.commands.options import (
     CONSTANTS_FILE,
     WORDS,
+    AccountOptions,
     ColumnOptions,
     Device,
     FromData,
-    Json,
-    LedgerOptions,
-    Quiet,
+    ScreenOptions,
     UnitOptions,
     of_fields,
 )
@@ -34,27 +33,19 @@ if TYPE_CHECKING:
     from bdpvi.bayesian.guarantees import Guarantee
     from bdpvi.models.kinds import OfClasses, OfNumbers
     from bdpvi.releases.table_file import TableFile
-    from bdpvi.tables.private import Work
+    from bdpvi.tables.request import Machine
     from bdpvi.tables.row_scores import RowScores
     from bdpvi.tables.scores import Scores
+    from bdpvi.tables.work import Work
 
 CATEGORIES = ("counted", "hashed")
 PURPOSES = ("prediction", "intervals")
 GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP"}
-OPTIONS = {
-    "logistic": (),
-    "linear": ("target_bounds",),
-    "poisson": ("largest",),
-    "negative-binomial": ("largest",),
-    "multinomial": ("classes",),
-    "ordinal": ("classes",),
-}
-"""Models, and the options that each needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """The regression, and what its target may be."""
+class RequestOptions:
+    """What is asked of the table."""
 
     target: Annotated[str, typer.Option(help=WORDS["target"])] = ""
     positive: Annotated[str, typer.Option(help=WORDS["positive"])] = ""
@@ -83,27 +74,6 @@ class ModelOptions:
     exposure: Annotated[str, typer.Option(help=WORDS["exposure"])] = ""
     base_rate: Annotated[float | None, typer.Option(help=WORDS["base_rate"])] = None
     rows: Annotated[float | None, typer.Option(help=WORDS["rows"])] = None
-
-    @property
-    def chosen(self) -> OfNumbers | OfClasses | None:
-        """The regression; None for yes and no."""
-        from bdpvi.models.kinds import NAMED
-
-        name = validate.choice("model", self.model, OPTIONS)
-        for option in ("target_bounds", "largest", "classes"):
-            value = getattr(self, option)
-            if bool(value) != (option in OPTIONS[name]):
-                goes = "does not go with it" if value else "is needed, and must be public"
-                raise ValueError(f"model={name!r}: --{option.replace('_', '-')} {goes}")
-        if name not in NAMED:
-            return None
-        return NAMED[name].declared(getattr(self, NAMED[name].option))  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequestOptions:
-    """What is asked of the table."""
-
     epsilon: Annotated[float, typer.Option(help=WORDS["epsilon"])]
     delta: Annotated[float, typer.Option(help=WORDS["delta"])] = 1e-5
     draws: Annotated[int, typer.Option(help=WORDS["draws"])] = 1
@@ -134,46 +104,51 @@ class RequestOptions:
     encoding: Annotated[str, typer.Option(hidden=True, help=WORDS["encoding"])] = "onehot"
     categories: Annotated[str, typer.Option(help=f"counted or hashed. {WORDS['hashed']}")] = ""
 
+    @property
+    def chosen(self) -> OfNumbers | OfClasses | None:
+        """The regression; None for yes and no."""
+        from bdpvi.models.kinds import NAMED
+
+        name = validate.choice("model", self.model, ("logistic", *NAMED))
+        needed = NAMED[name].option if name in NAMED else ""
+        for option in dict.fromkeys(family.option for family in NAMED.values()):
+            value = getattr(self, option)
+            if bool(value) != (option == needed):
+                goes = "does not go with it" if value else "is needed, and must be public"
+                raise ValueError(f"model={name!r}: --{option.replace('_', '-')} {goes}")
+        if not needed:
+            return None
+        return NAMED[name].declared(getattr(self, needed))  # type: ignore[no-any-return]
+
     def of(
-        self,
-        data: str,
-        model: ModelOptions,
-        columns: ColumnOptions,
-        whom: UnitOptions,
-        known: TableFile,
-        other_people: bool,
+        self, data: str, columns: ColumnOptions, account: AccountOptions, known: TableFile
     ) -> Request:
         """Return the request; no table is read."""
         validate.choice("for", self.purpose, PURPOSES)
         if self.categories:
             validate.choice("categories", self.categories, CATEGORIES)
-        public = Public(base_rate=model.base_rate, rows=model.rows)
+        public = Public(base_rate=self.base_rate, rows=self.rows)
         if data not in options.TABLES:
-            options.check_target(data, model.target, "column to predict")
+            options.check_target(data, self.target, "column to predict")
+            same = ("from_data", "exposure", "base_rate", "rows", "missing", "unknown", "encoding")
             public = columns.public(
                 known,
                 self.constants,
-                from_data=self.from_data,
                 hashed=self.categories == CATEGORIES[1] if self.categories else None,
-                exposure=model.exposure,
-                classes=tuple(model.classes or ()),
-                base_rate=model.base_rate,
-                rows=model.rows,
-                missing=self.missing,
-                unknown=self.unknown,
-                encoding=self.encoding,
+                classes=tuple(self.classes or ()),
+                **{name: getattr(self, name) for name in same},
             )
         return Request(
-            target=model.target,
-            positive=model.positive,
+            target=self.target,
+            positive=self.positive,
             epsilon=self.epsilon,
             delta=self.delta,
             draws=self.draws,
-            model=model.chosen,
+            model=self.chosen,
             intervals=self.purpose == PURPOSES[1],
             guarantee=guarantee_of(self.guarantee),
             public=public,
-            unit=whom.of(known, other_people),
+            unit=account.of(known, account.other_people),
         )
 
 
@@ -186,13 +161,11 @@ def private(
             f"kind, which need not fit in memory; or one of {', '.join(options.TABLES)}."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the model that may be shared.")],
     request: RequestOptions,
-    model: ModelOptions,
     columns: ColumnOptions,
-    whom: UnitOptions,
-    kept: LedgerOptions,
+    account: AccountOptions,
     workers: WorkerOptions,
+    screen: ScreenOptions,
     plan: Annotated[
         bool,
         typer.Option(
@@ -209,9 +182,6 @@ def private(
         ),
     ] = True,
     device: Device = "auto",
-    yes: Yes = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
 ) -> None:
     """Turn a table into a private model, under a worst-case ε that covers all that is shared.
 
@@ -223,22 +193,17 @@ def private(
     Example: bdpvi private --data patients.csv --one-row-per-person --target sick --positive yes
     --epsilon 1 --out shared
     """
-    from bdpvi._ground.types import Budget
-
     options.check_there(data)
     known = options.declared(data, columns.table)
-    asked = request.of(data, model, columns, whom, known, kept.other_people)
-    public = data in options.TABLES
+    asked = request.of(data, columns, account, known)
     if plan:
-        _check_plan(data, whom, asked)
-        show_plan(data, known.file, asked, as_json)
+        _check_plan(data, account, asked)
+        show_plan(data, known.file, asked, screen.as_json)
         return
-    limit = None if kept.budget is None else Budget(kept.budget, asked.delta)
-    given = {"out": out, "secret": kept.secret, "ledger": kept.ledger, "budget": limit}
-    if Path(data).is_file() and not public and not workers.given:
-        _look_first(data, known, asked, yes=yes, quiet=quiet or as_json)
-    with workers.machine(device, progress=not quiet and not as_json) as machine:
-        _carry_out(data, asked, {**given, "known": known, "machine": machine}, scores, as_json)
+    if Path(data).is_file() and data not in options.TABLES and not workers.given:
+        _look_first(data, known, asked, screen)
+    with workers.machine(device, progress=screen.bars) as machine:
+        _carry_out(data, asked, account, known, machine, scores=scores, as_json=screen.as_json)
 
 
 def guarantee_of(name: str) -> Guarantee | None:
@@ -263,16 +228,15 @@ def _check_plan(data: str, whom: UnitOptions, asked: Request) -> None:
         check_said(data, unit=asked.person, rows_per_unit=asked.rows_of_person)
 
 
-def _look_first(data: str, known: TableFile, asked: Request, *, yes: bool, quiet: bool) -> None:
+def _look_first(data: str, known: TableFile, asked: Request, screen: ScreenOptions) -> None:
     """Show the owner what is read otherwise than it seems meant, before anything is charged."""
-    from bdpvi.tables.private import protected
+    from bdpvi.tables.reading import protected
 
     protected(known, data, asked.unit)  # refused by options alone
     look_first(
         Path(data),
         known.file,
-        yes=yes,
-        quiet=quiet,
+        screen,
         target=asked.target,
         positive=None if asked.model is not None else asked.positive,
         epsilon=None if asked.public.from_data else asked.epsilon,
@@ -283,24 +247,41 @@ def _look_first(data: str, known: TableFile, asked: Request, *, yes: bool, quiet
 
 
 def _carry_out(
-    data: str, asked: Request, given: dict[str, Any], scores: bool, as_json: bool
+    data: str,
+    asked: Request,
+    account: AccountOptions,
+    known: TableFile,
+    machine: Machine,
+    *,
+    scores: bool,
+    as_json: bool,
 ) -> None:
     """Carry out the command and print its result."""
     from bdpvi import datasets
     from bdpvi.releases.account import same_people
-    from bdpvi.tables.private import Work, places
+    from bdpvi.releases.publishing import secret_of
+    from bdpvi.tables.private import written
+    from bdpvi.tables.reading import MODEL, work_of
 
     public = data in options.TABLES
-    work = Work.of(datasets.LOADERS[data]().train if public else data, asked, **given)
-    file, folder = places(given["out"], given["secret"])
+    work = work_of(
+        datasets.LOADERS[data]().train if public else data,
+        asked,
+        out=account.out,
+        secret=account.secret,
+        ledger=account.ledger,
+        budget=account.limit(asked.delta),
+        machine=machine,
+        known=known,
+    )
     start = time.monotonic()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
-        released = work.written()
+        released = written(work)
     took = time.monotonic() - start
-    for one in said:
-        outputs.complain(str(one.message))
-    where = {"out": file, "secret": folder}
+    for message in messages:
+        outputs.complain(str(message.message))
+    where = {"out": account.out / MODEL, "secret": secret_of(account.out, account.secret)}
     if not as_json:
         _report(released, where)
         if not public:
@@ -321,7 +302,7 @@ def _scores(work: Work, released: Release, took: float) -> Scores | RowScores | 
     from bdpvi.tables.scores import patience, previewed
 
     try:
-        if work.spread is not None:
+        if work.in_blocks:
             return RowScores.of(work, released)
         track = progress.bar if work.machine.progress else progress.silent
         return previewed(work, released, Key.fresh(), track, seconds=patience(took))

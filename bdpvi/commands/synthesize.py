@@ -10,17 +10,18 @@ import typer
 from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import quality
-from bdpvi.commands.check import Yes
-from bdpvi.commands.counted import Counting, CountOptions, SampleOptions, rows_text
+from bdpvi.commands.counted import Counting, CountOptions
 from bdpvi.commands.engine import WorkerOptions
 from bdpvi.commands.options import (
+    AccountOptions,
     ColumnOptions,
-    Json,
-    LedgerOptions,
-    UnitOptions,
+    Out,
+    Quiet,
+    ScreenOptions,
     of_fields,
 )
 from bdpvi.commands.quality import ReportOptions
+from bdpvi.commands.sampled import SampleOptions, rows_text
 
 if TYPE_CHECKING:
     from bdpvi.privacy.cost import Bound
@@ -32,8 +33,6 @@ _MOST_VALUES = 2**25
 _USUAL = 1e-5
 """δ of other works on a table without a budget."""
 
-Out = Annotated[Path, typer.Option(help="New folder for what may be shared.")]
-
 
 @of_fields
 def synthesize(
@@ -44,16 +43,13 @@ def synthesize(
             "one kind; read in blocks."
         ),
     ],
-    out: Out,
     counts: CountOptions,
     columns: ColumnOptions,
-    whom: UnitOptions,
-    kept: LedgerOptions,
+    account: AccountOptions,
     samples: SampleOptions,
     report: ReportOptions,
     workers: WorkerOptions,
-    yes: Yes = False,
-    as_json: Json = False,
+    screen: ScreenOptions,
 ) -> None:
     """Turn a table into synthetic rows that may be shared, under a worst-case ε.
 
@@ -68,27 +64,31 @@ def synthesize(
     Example: bdpvi synthesize --data patients.csv --one-row-per-person --target sick --epsilon 1
     --out shared
     """
+    from bdpvi.releases.publishing import secret_of
     from bdpvi.synthesis.released import rehearse
 
-    quiet = samples.quiet or as_json
-    work = Counting.of(data, out, counts, columns, whom, kept, workers)
+    work = Counting.of(data, counts, columns, account, workers.given)
     samples.check()
-    report = work.checked(report)
-    work = work.looked_at(yes=yes, quiet=quiet)
+    if work.blocks:
+        report.check_in_memory()
     order = work.order  # refuse before anything is stored
-    report.check([*order.declared, *order.kinds])
-    rehearse(order, work.file, rows_text)
-    made, people, shared = work.published(report, samples, workers, quiet=quiet)
-    _report(made, people, {"out": out, "secret": work.folder}, as_json=as_json)
-    if work.used is None:
-        if not as_json:
-            outputs.say(
-                "No report for the owner: the table is in blocks, and no rows were held out"
-            )
-    elif not report.no_report:
-        parts = quality.kept(work.where.secret, work.used)
-        said = quality.report(made, *parts, shared, report.groups or (), work.folder)
-        outputs.say(*(() if as_json else said))
+    if not work.blocks:
+        report.check([*order.declared, *order.kinds])
+    work = work.looked_at(screen)
+    rehearse(order, work.known.file, rows_text)
+    fraction = None if work.blocks or report.no_report else report.test_fraction
+    with workers.machine(progress=screen.bars) as machine:
+        made, people, shared = work.published(fraction, samples, machine)
+    where = {"out": account.out, "secret": secret_of(account.out, account.secret)}
+    _report(made, people, where, as_json=screen.as_json)
+    lines = ("No report for the owner: the table is in blocks, and no rows were held out",)
+    if work.used is not None:
+        lines = ()
+        if fraction is not None:
+            parts = quality.kept(work.where.secret, work.used)
+            lines = quality.report(made, *parts, shared, report.groups or (), where["secret"])
+    if not screen.as_json and lines:
+        outputs.say(*lines)
 
 
 @of_fields
@@ -96,6 +96,7 @@ def sample(
     shared: Annotated[Path, typer.Argument(help="File synthetic.json.")],
     out: Out,
     samples: SampleOptions,
+    quiet: Quiet = False,
 ) -> None:
     """Make more synthetic rows, which costs nothing."""
     from bdpvi.synthesis import load
@@ -108,7 +109,7 @@ def sample(
         name = f"values in the {rows} rows that {shared} speaks of"
         validate.at_most(name, rows * width, _MOST_VALUES, "say how many rows you want (--rows)")
     with store.claimed_folder(out) as folder:
-        samples.write(made, folder, store.write)
+        samples.write(made, folder, store.write, bars=not quiet)
     outputs.say(f"{out}: {samples.tables} × {several(rows, 'row')}; {made.receipt}")
 
 

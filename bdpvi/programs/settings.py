@@ -49,7 +49,3 @@ class Settings:
     def of_rows(self, rows: float) -> Self:
         """Return the route for a table of about ``rows`` records."""
         return replace(self, rows=max(rows, 1.0), counted=True)
-
-    def with_draws(self, draws: int) -> Self:
-        """Return the route with ``draws`` draws in a release."""
-        return replace(self, draws=draws)

@@ -46,7 +46,7 @@ from bdpvi.programs.recording import recorded
 from bdpvi.programs.settings import Settings
 from bdpvi.programs.sources import latents_like
 from bdpvi.regression.objective_plan import rows_said
-from bdpvi.releases.estimate import Gaussian, Trained
+from bdpvi.releases.estimate import Gaussian, Output
 from bdpvi.releases.noisy_sum import NoisySum
 
 if TYPE_CHECKING:
@@ -149,10 +149,7 @@ class SuitedDPVI(Settings):
             "parameters, or more records would help"
         )
 
-    def shares(self, model: Model, data: Data) -> None:
-        """Return None: the costs of single records are not computed."""
-
-    def draw(self, model: Model, data: Data, plan: DPVIPlan, key: Key) -> Trained:
+    def draw(self, model: Model, data: Data, plan: DPVIPlan, key: Key) -> Output:
         """Train, and return the posterior with its draws.
 
         The checkpoint keeps a key's result and returns it again, so that one charge covers one
@@ -208,7 +205,7 @@ class SuitedDPVI(Settings):
         model: Model,
         data: Data,
         key: Key,
-    ) -> Trained:
+    ) -> Output:
         mean, spread, kind = found["mean"], found["covariance"], data.like[0].dtype
         arguments = arguments_of(data)
         whole = spread.ndim == 2
@@ -226,7 +223,7 @@ class SuitedDPVI(Settings):
         flat = guide.draws(self.draws, key.child("draws")).to(typed(latents_like(data), model))
         trained = TrainedModel(model, parameters) if parameters else model
         latents = guide.latents(trained, flat, len(data.feature_names))
-        return Trained(trained, guide, parameters, flat, latents)
+        return Output(latents, guide=guide, flat=flat, model=trained, parameters=parameters)
 
     def _read(self, model: Model, data: Data) -> Program:
         """Return the program; with a copy of a Pyro guide, as each is trained once."""

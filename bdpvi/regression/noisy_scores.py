@@ -25,7 +25,7 @@ from bdpvi.regression.objective_plan import rows_said
 from bdpvi.regression.score_posterior import FAR, NormalPrior, Posterior
 from bdpvi.regression.score_release import ScorePlan
 from bdpvi.regression.score_start import Joined
-from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Drawn, Estimate
+from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate, Output
 
 if TYPE_CHECKING:
     from bdpvi.datasets.encoding import Encoding
@@ -100,10 +100,6 @@ class NoisyScores:
         """Return the route for a table of about ``rows`` records."""
         return replace(self, rows=max(rows, 1.0), counted=True)
 
-    def with_draws(self, draws: int) -> NoisyScores:
-        """Return the route with ``draws`` draws in a release."""
-        return replace(self, draws=draws)
-
     def suited(self, model: Model, data: Data, guide: object) -> NoisyScores:
         """Return the route; raise ValueError unless the model is one of the three regressions."""
         parts_of(model)
@@ -145,10 +141,7 @@ class NoisyScores:
         """Return "": the estimate states whether it is reliable."""
         return ""
 
-    def shares(self, model: Model, data: Data) -> None:
-        """Return None: the costs of single records are not computed."""
-
-    def draw(self, model: Model, data: Data, plan: ScorePlan, key: Key) -> Drawn:
+    def draw(self, model: Model, data: Data, plan: ScorePlan, key: Key) -> Output:
         """Return the posterior, with a secret key's noise, and the costs of reference records."""
         known: Any = self.predicting(model, plan)
         used = _used(data)
@@ -164,7 +157,8 @@ class NoisyScores:
         posterior = found.of_features()
         posterior.mean[-1] += middle
         made = _estimate(posterior, used, found.joined, known.prior_scale)
-        return Drawn(made, _paid(plan, found, data, key))
+        latents = made.draws(self.draws, key.child("draws"))
+        return Output(latents, estimate=made, rounds=_paid(plan, found, data, key))
 
 
 def _design(

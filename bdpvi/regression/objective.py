@@ -38,7 +38,8 @@ SHRUNK = "Few columns stand out from the noise: weights of numbers were shrunk a
 
 if TYPE_CHECKING:  # settings need not load the releasing code
     from bdpvi.datasets.encoding import Encoding
-    from bdpvi.releases.route import Allowance, Solved
+    from bdpvi.releases.estimate import Output
+    from bdpvi.releases.route import Allowance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +127,6 @@ class ObjectivePerturbation:
         """Return the route for a noisy count of the rows."""
         return replace(self, rows=min(max(rows, FEWEST), MOST), counted=True)
 
-    def with_draws(self, draws: int) -> ObjectivePerturbation:
-        """Return the route with ``draws`` draws in a release."""
-        return replace(self, draws=draws)
-
     def plan(self, model: Model, features: int, left: Allowance) -> ObjectivePlan:
         """Return the settings; see :class:`~bdpvi.releases.route.Route`."""
         assert isinstance(model, BayesianLogisticRegression)
@@ -189,31 +186,16 @@ class ObjectivePerturbation:
             f"{centre}. The smallest useful ε is about {least:.2g}; fewer columns would help too"
         )
 
-    def shares(self, model: Model, data: Data) -> tuple[Tensor, Tensor] | None:
-        """Return each record's ω‖z‖ over C and ω‖z‖² over its bound, (N,) each."""
-        from bdpvi.releases.route import Allowance
-
-        if not isinstance(data, Dataset):
-            return None  # of N numbers there may be more than fit in memory
-        plan = self.plan(model, data.x.shape[1], Allowance(1.0, 1e-5, 0.0))  # neither depends on ε
-        made = signed_design((data.x, data.y), self.predicting(model, plan), plan)
-        norms = torch.linalg.vector_norm(made.signed, dim=1)
-        lengths, bends = norms / plan.clip, norms**2 / (plan.bend * plan.clip**2)
-        weights = made.weights
-        return (weights * lengths).clamp(max=1), (weights * bends).clamp(max=1)
-
-    def draw(self, model: Model, data: Data, plan: ObjectivePlan, key: Key) -> Solved:
+    def draw(self, model: Model, data: Data, plan: ObjectivePlan, key: Key) -> Output:
         """Return the weights, {"w": (draws, d)}."""
-        from bdpvi.releases.estimate import Processed
+        from bdpvi.releases.estimate import Output
 
         known = self.predicting(model, plan)
         objective = SummedObjective(plan, data.parts.map(signed_design, known, plan))
         minima = minima_of(objective, plan, key)
         each = [Improved.of(plan, one, self.numbers) for one in minima]
         w = torch.stack([one.w for one in each])
-        latents = {"w": w.to(data.x) if isinstance(data, Dataset) else w}
-        said = said_of(each)
-        return Processed(latents, said) if said else latents
+        return Output({"w": w.to(data.x) if isinstance(data, Dataset) else w}, said_of(each))
 
 
 def seldom_of(encoding: Encoding) -> Seldom:

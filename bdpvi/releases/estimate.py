@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -222,43 +222,25 @@ def _check_covariance(full: Tensor) -> None:
         raise ValueError("covariance must be symmetric, with eigenvalues of at least 0")
 
 
-class Trained(NamedTuple):
-    """A model and the posterior of its latent variables, trained by a route. Public.
+@dataclass(frozen=True, eq=False)
+class Output:
+    """What a route returns. All but ``rounds`` is public.
 
     Attributes:
-        model: the model with its parameters' values.
-        guide: the posterior.
-        parameters: the parameters' values, by name.
-        flat: draws, (k, d).
-        latents: the draws as the model's latent variables, each (k, ...).
-    """
-
-    model: Model
-    guide: Gaussian
-    parameters: Mapping[str, Tensor]
-    flat: Tensor
-    latents: Mapping[str, Tensor]
-
-
-class Drawn(NamedTuple):
-    """A posterior from a route, and, secret, the costs of records on the path to it.
-
-    Attributes:
-        estimate: the posterior, public.
-        rounds: the rounds with norms of reference records; none if there are few records.
-    """
-
-    estimate: Estimate
-    rounds: tuple[SampledGaussian, ...] = ()
-
-
-class Processed(NamedTuple):
-    """Latent variables that were processed after the noise was added, from public numbers. Public.
-
-    Attributes:
-        latents: as released, each (k, ...).
-        said: what was done, in a sentence for the receipt.
+        latents: the model's latent variables, each (k, ...).
+        said: what was done to them after noise was added, in a sentence for the receipt.
+        estimate: their posterior, if the route separates sampling and privacy noise.
+        guide: the posterior of the unconstrained latents, if a guide was trained.
+        flat: its draws, (k, d).
+        model, parameters: the model with its parameters' values, if it was trained, and the values.
+        rounds: the rounds with norms of reference records; none if there are few. Secret.
     """
 
     latents: Mapping[str, Tensor]
-    said: str
+    said: str = ""
+    estimate: Estimate | None = None
+    guide: Gaussian | None = None
+    flat: Tensor | None = None
+    model: Model | None = None
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
+    rounds: tuple[SampledGaussian, ...] = field(default=(), repr=False)

@@ -12,7 +12,8 @@ from bdpvi.noise.keys import Key
 from bdpvi.privacy import left
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.releases import basis, transaction
-from bdpvi.releases.route import Solved, Suited, planned
+from bdpvi.releases.estimate import Output
+from bdpvi.releases.route import Suited, planned
 from bdpvi.releases.transaction import Before
 
 
@@ -78,6 +79,6 @@ class Solve:
             assumptions=basis.assumptions_of(self.data.preprocessing, before.book.entries),
         )
 
-    def draw(self, plan: transaction.Plan[Any], key: Key) -> Solved:
+    def draw(self, plan: transaction.Plan[Any], key: Key) -> Output:
         """Fit."""
         return self.route.draw(self.model, self.data, plan.settings, key)

@@ -15,6 +15,25 @@ from bdpvi.releases.intent import Begun
 from bdpvi.releases.transaction import Transaction
 
 
+def secret_of(out: Path, secret: Path | None) -> Path:
+    """Return the secret folder of a work: as given, otherwise beside its public folder."""
+    return out.with_name(f"{out.name}.secret") if secret is None else secret
+
+
+def places(out: Path, secret: Path | None, ledger: Path | None, name: str = "") -> Places:
+    """Return the places of a work, checked against each other.
+
+    Args:
+        out: its public folder.
+        secret: its secret folder, if one is given.
+        ledger: the ledger's file; None if there is none yet.
+        name: the file in the public folder; "" if the folder is made as a whole.
+    """
+    folder = secret_of(out, secret)
+    output = intent.output_of(folder / intent.NAME)
+    return Places.of(out=out / name, secret=folder, ledger=ledger, shared=out, output=output)
+
+
 @contextmanager
 def work_at(
     where: Places,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
-
-from torch import Tensor
 
 from bdpvi._ground.types import Budget
 from bdpvi.datasets.dataset import Data
@@ -18,7 +15,7 @@ from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.privacy.solve import smallest
-from bdpvi.releases.estimate import Drawn, Processed, Trained
+from bdpvi.releases.estimate import Output
 from bdpvi.releases.transaction import Before
 
 if TYPE_CHECKING:
@@ -58,9 +55,6 @@ class Route(Protocol[P]):
     def of_rows(self, rows: float) -> Self:
         """Return the route for about ``rows`` records, a noisy count."""
 
-    def with_draws(self, draws: int) -> Self:
-        """Return the route with ``draws`` draws in a release."""
-
     def suited(self, model: Model, data: Data, guide: object) -> Suited[P]:
         """Return the route adapted to model, guide and the data's preprocessing.
 
@@ -88,10 +82,7 @@ class Suited(Route[P], Protocol[P]):
     def caution(self, plan: P, delta: float) -> str:
         """Return reasons against the release, from public facts; "" if there are none."""
 
-    def shares(self, model: Model, data: Data) -> tuple[Tensor, Tensor] | None:
-        """Return ω‖z‖ and ω‖z‖² of each record over their largest; None if not defined."""
-
-    def draw(self, model: Model, data: Data, plan: P, key: Key) -> Solved:
+    def draw(self, model: Model, data: Data, plan: P, key: Key) -> Output:
         """Return the release, with the noise of a key."""
 
 
@@ -107,19 +98,6 @@ class Allowance(NamedTuple):
     variance: float
     budget: Budget | None = None
     rows: int = 1
-
-
-Solved = Mapping[str, Tensor] | Processed | Drawn | Trained
-"""Output of a route: latent variables, each (k, ...), or their posterior."""
-
-
-def latents_of(drawn: Solved, draws: int, key: Key) -> dict[str, Tensor]:
-    """Return the latent variables of a route's output; ``draws`` of them from a posterior."""
-    if isinstance(drawn, Processed | Trained):
-        return dict(drawn.latents)
-    if isinstance(drawn, Drawn):
-        return drawn.estimate.draws(draws, key.child("draws"))
-    return dict(drawn)
 
 
 def planned(

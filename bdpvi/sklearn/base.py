@@ -22,8 +22,9 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi.datasets import Encoding, Schema
     from bdpvi.noise.keys import Key
     from bdpvi.releases.transaction import Transaction
-    from bdpvi.sklearn.inputs import Constants, Inputs
+    from bdpvi.sklearn.inputs import Inputs
     from bdpvi.tables.request import Request
+    from bdpvi.tables.rows import Encoded
     from bdpvi.tables.setup import Setup
 
 __all__ = ["Floats", "PrivacyLeakWarning", "PrivateEstimator"]
@@ -145,29 +146,101 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             return arrays.of_scales(self.scales, inputs.numbers)
         return arrays.of_rows(inputs.values, inputs.numbers) if self.from_data else None
 
-    def _rehearse(self, inputs: Inputs, people: Mapping[str, Any], fit: Any) -> None:
-        """Fit made-up rows by a copy, and read its release, before anything is charged.
+    def _columns(self, inputs: Inputs, y: Floats) -> Inputs:
+        """Return the columns whose constants are wanted: those of X, or with the target."""
+        return inputs
+
+    def _request(self, inputs: Inputs, **asked: Any) -> Request:
+        """Return what is asked for the constants, some of which may be public."""
+        from bdpvi.tables.request import Request
+        from bdpvi.tables.validation import check
+
+        base_rate = asked.pop("base_rate", None)
+        known = inputs.public(self._given(inputs), base_rate=base_rate, rows=self.expected_rows)
+        made = Request(
+            target=inputs.label,
+            positive=1,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            draws=self.draws,
+            public=known,
+            **asked,
+        )
+        check(made)
+        return made
+
+    def _setup(
+        self, asked: Request, found: Encoded | None, target: tuple[float, float] | None = None
+    ) -> Setup:
+        """Return model and route; ``target`` has its estimated centre and scale, if it has any."""
+        raise NotImplementedError
+
+    def _check(self, columns: Inputs, asked: Request, given: Encoded | None, rows: int) -> None:
+        """Refuse what would be noticed only after a charge; ``rows`` are the most of a person."""
+
+    def _fit(
+        self,
+        inputs: Inputs,
+        y: Floats,
+        people: Mapping[str, Any],
+        few: Sequence[float],
+        **noted: bool,
+    ) -> None:
+        """Fit and release; keep only the release.
 
         Args:
-            inputs: the rows, of which the columns alone are used.
+            inputs, y: the rows and their targets.
             people: the unit of privacy, from :meth:`_people`.
-            fit: ``fit(copy, rows)``.
+            few: targets of made-up rows.
+            noted: assumptions that a guarantee has to name.
+        """
+        from bdpvi import PrivacyUtilityWarning
+        from bdpvi.tables.allowance import Remaining
+
+        columns = self._columns(inputs, y)
+        asked = self._request(columns)
+        given = columns.known(asked)
+        self._setup(asked, given)  # refused before a charge
+        self._check(columns, asked, given, people["rows_per_unit"])
+        self._rehearse(inputs, people, few, noted)
+        with self._work(people, inputs, y) as work:
+            found, target = given, None
+            if found is None:
+                left = Remaining.whole(asked.distance, work.ledger.rows_per_unit)
+                found, target = columns.estimated(asked, work.perform, left)
+                if caution := found.caution(self.epsilon):
+                    warnings.warn(caution, PrivacyUtilityWarning, stacklevel=3)
+            data = self._dataset(inputs, y, found.encoding, people, **noted)
+            release = self._release(self._setup(asked, found, target), data, work)
+        self._keep(release, found.encoding)
+
+    def _rehearse(
+        self,
+        inputs: Inputs,
+        people: Mapping[str, Any],
+        few: Sequence[float],
+        noted: Mapping[str, bool],
+    ) -> None:
+        """Fit made-up rows by a copy, and read its release, before anything is charged.
+
+        Of ``inputs`` the columns alone are used; arguments as for :meth:`_fit`.
 
         Raises:
             ValueError: if anything fails.
         """
         from bdpvi import WorstCaseDP
+        from bdpvi.datasets.made_up import ROWS
         from bdpvi.releases.transaction import rehearsed
         from bdpvi.tables.rehearsal import MANY, read
 
         if self._trial is not None or self._guarantee().name != WorstCaseDP.name:
             return
         twin = copy(self)
-        with rehearsed(people) as work:
-            twin._trial, twin.ledger = work, None
+        with rehearsed(people) as trial:
+            twin._trial, twin.ledger = trial, None
             twin.expected_rows = self.expected_rows or MANY
             rows = inputs.made_up()
-            fit(twin, rows)
+            twin._fit(rows, np.resize(few, ROWS), people, few, **noted)
             read(twin.release_, rows.features(twin._encoding([*rows.columns])))
 
     def _encoding(self, names: Sequence[str]) -> Encoding:
@@ -209,17 +282,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         aside = work.reserved(self.epsilon, self.delta, "fit") if public else nullcontext()
         with on(HOST), aside:
             yield work
-
-    def _bought(self, inputs: Inputs, asked: Request, work: Transaction) -> Constants:
-        """Return the constants, those that are not public estimated privately."""
-        from bdpvi import PrivacyUtilityWarning
-        from bdpvi.tables.allowance import Remaining
-
-        left = Remaining.whole(asked.distance, work.ledger.rows_per_unit)
-        made = inputs.estimated(asked, work.perform, left)
-        if few := made[0].caution(self.epsilon):
-            warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
-        return made
 
     def _declared(self, kinds: dict[str, tuple[str, ...]]) -> dict[str, str]:
         """Return the arguments' declarations about the table, in words."""
@@ -286,10 +348,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _release(self, chosen: Setup, data: Dataset, work: Transaction) -> Release:
         """Fit, charge and release; nothing secret is kept."""
-        chosen = chosen if self._trial is None else chosen.short
+        from bdpvi.tables.prepared import Prepared
+
+        chosen = chosen.training(progress=False, **({} if self._trial is None else {"steps": 2}))
         if chosen.route is None:
             return replace(self._drawn(chosen.model, data, work), secret=None)
-        prepared = chosen.prepared(data, ledger=work.ledger, progress=False)
+        prepared = Prepared.of(chosen.model, data, chosen.route, ledger=work.ledger)
         release = prepared.release(epsilon=self.epsilon, delta=self.delta, work=work)
         return replace(release, secret=None)
 

@@ -173,48 +173,30 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 PrivacyLeakWarning,
                 stacklevel=2,
             )
-        self._fit(inputs, targets, people, classes, noted)
+        self._classes = classes
+        self._fit(inputs, targets, people, range(len(classes)), **noted)
         return self
 
-    def _fit(
-        self,
-        inputs: Inputs,
-        targets: Floats,
-        people: Mapping[str, Any],
-        classes: NDArray[Any],
-        noted: Mapping[str, bool],
-    ) -> None:
-        """Fit and release; keep only the release."""
+    def _check(self, columns: Inputs, asked: Request, given: Encoded | None, rows: int) -> None:
         from bdpvi.datasets.estimates import SHARE
-        from bdpvi.datasets.made_up import ROWS
         from bdpvi.tables.allowance import Remaining
         from bdpvi.tables.encoded import promising
 
-        asked = self._request(inputs, self._given(inputs))
-        given = inputs.known(asked)
-        self._chosen(asked, classes, given)  # refused before a charge
-        self._check_public(given)
-        if self.intervals:
-            if given is None and self.expected_rows is None:
-                raise ValueError(
-                    "expected_rows=None: too few records for intervals would be noticed only "
-                    "after the private preprocessing was charged; give expected_rows, their "
-                    "approximate public number, or public bounds"
-                )
-            left = Remaining.whole(asked.distance, people["rows_per_unit"])
-            share = 0.0 if given else SHARE
-            promising(asked, inputs.fewest_features(asked), share, left)
-        few = np.resize(np.arange(float(len(classes))), ROWS)
-        self._rehearse(
-            inputs, people, lambda twin, rows: twin._fit(rows, few, people, classes, noted)
-        )
-        with self._work(people, inputs, targets) as work:
-            found = given or self._bought(inputs, asked, work)[0]
-            chosen = self._chosen(asked, classes, found)
-            data = self._dataset(inputs, targets, found.encoding, people, **noted)
-            release = self._release(chosen, data, work)
-        self.classes_ = classes
-        self._keep(release, found.encoding)
+        if given is None and asked.bayesian:
+            raise ValueError(
+                f"guarantee={self.guarantee!r} needs public bounds (or scales): privately "
+                "estimated ones are outputs too"
+            )
+        if not self.intervals:
+            return
+        if given is None and self.expected_rows is None:
+            raise ValueError(
+                "expected_rows=None: too few records for intervals would be noticed only "
+                "after the private preprocessing was charged; give expected_rows, their "
+                "approximate public number, or public bounds"
+            )
+        left = Remaining.whole(asked.distance, rows)
+        promising(asked, columns.fewest_features(asked), 0.0 if given else SHARE, left)
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the log-odds of the second class, (N,), from the probability averaged over draws.
@@ -254,43 +236,42 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         tags.classifier_tags.poor_score = True  # noise hides the classes of very small tables
         return tags
 
-    def _request(self, inputs: Inputs, constants: Encoding | None) -> Request:
-        """Return what is asked for the constants, some of which may be public."""
-        from bdpvi.tables.request import Request
-        from bdpvi.tables.validation import check
-
-        known = inputs.public(constants, base_rate=self.base_rate, rows=self.expected_rows)
-        asked = Request(
-            target=inputs.label,
-            positive=1,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            draws=self.draws,
+    def _request(self, inputs: Inputs, **asked: Any) -> Request:
+        return super()._request(
+            inputs,
             intervals=self.intervals,
             guarantee=self.guarantee,
-            public=known,
+            base_rate=self.base_rate,
         )
-        check(asked)
-        return asked
 
-    def _chosen(
-        self, asked: Request, classes: NDArray[Any], bought: Encoded | None = None
+    def _setup(
+        self, asked: Request, found: Encoded | None, target: tuple[float, float] | None = None
     ) -> Setup:
-        """Return model and route for these classes."""
-        weights = self._class_weights(classes)
-        if len(classes) > 2:
-            return of_classes.settings(self, len(classes), bought, weights)
-        found = self._settings(asked, bought)
-        if weights is None:
-            return found
+        """Return model and route for the classes."""
         from bdpvi.regression import ObjectivePerturbation
+        from bdpvi.tables.setup import setup
 
-        if not isinstance(found.route, ObjectivePerturbation):
+        weights = self._class_weights(self._classes)
+        if len(self._classes) > 2:
+            return of_classes.settings(self, len(self._classes), found, weights)
+        chosen = setup(asked, found)
+        if self.prior_scale is not None and not (asked.intervals or asked.bayesian):
+            raise ValueError(
+                f"prior_scale={self.prior_scale!r}: the default release has a ridge of its own, "
+                "which follows from epsilon; leave it out"
+            )
+        given = {name: getattr(self, name) for name in ("prior_scale", "limit")}
+        given = {name: value for name, value in given.items() if value is not None}
+        model = replace(chosen.model, intercept=bool(self.fit_intercept), **given)
+        chosen = chosen._replace(model=model)
+        if weights is None:
+            return chosen
+        if not isinstance(chosen.route, ObjectivePerturbation):
             raise ValueError(
                 f"class_weight={self.class_weight!r} is for the default release; "
                 "leave it out, or intervals and guarantee"
             )
-        return replace(found, route=replace(found.route, class_weights=weights))
+        return chosen._replace(route=replace(chosen.route, class_weights=weights))
 
     def _class_weights(self, classes: NDArray[Any]) -> Any:
         """Return the weight of each class; None if all are 1."""
@@ -306,39 +287,15 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             raise ValueError(f"class_weight: {unknown[0]!r} is not one of {classes.tolist()}")
         return tuple(validate.positive("class_weight", given.get(one, 1.0)) for one in classes)
 
-    def _settings(self, asked: Request, bought: Encoded | None = None) -> Setup:
-        """Return model and route for two classes, with the estimator's arguments."""
-        from bdpvi.tables.allowance import setup
-
-        found: Any = setup(asked, bought)
-        if self.prior_scale is not None and not (asked.intervals or asked.bayesian):
-            raise ValueError(
-                f"prior_scale={self.prior_scale!r}: the default release has a ridge of its own, "
-                "which follows from epsilon; leave it out"
-            )
-        names = ("prior_scale", "limit")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        model = replace(found.model, intercept=bool(self.fit_intercept), **given)
-        return replace(found, model=model)  # type: ignore[no-any-return]
-
     def _guarantee(self) -> Guarantee:
         return self.guarantee or super()._guarantee()
-
-    def _check_public(self, given: Encoded | None) -> None:
-        """Refuse a guarantee that needs public constants if some are to be estimated."""
-        from bdpvi.bayesian.guarantees import WORST_CASE
-
-        if given is None and self.guarantee is not None and self.guarantee.name != WORST_CASE:
-            raise ValueError(
-                f"guarantee={self.guarantee!r} needs public bounds (or scales): privately "
-                "estimated ones are outputs too"
-            )
 
     def _keep(self, release: Release, encoding: Encoding) -> None:
         """Set the attributes of a fit: functions of the release and public scaling."""
         import torch
 
         super()._keep(release, encoding)
+        self.classes_ = self._classes
         center, scale = self.center_, self.scale_
         if len(self.classes_) > 2:
             found = of_classes.coefficients(release, center, scale)

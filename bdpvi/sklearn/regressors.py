@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from bdpvi.sklearn.base import Floats, PrivateEstimator
 
 if TYPE_CHECKING:
+    from bdpvi import Release
     from bdpvi.datasets import Encoding
     from bdpvi.models.kinds import OfNumbers
     from bdpvi.sklearn.inputs import Inputs
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _DEVIATIONS = 4.0
 """Private bounds on the target are its private centre ± this many of its private scales."""
+_FEW = (0.0, 1.0, 2.0, 5.0)
+"""Targets of made-up rows."""
 _HIGHEST = 10**6
 """Largest private bound on counts: with few records it is dominated by noise of any size."""
 
@@ -63,62 +66,37 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         tell_owner(int((~good).sum()), "record", why, 4)
         return inputs.select(good), targets[good]
 
-    def _fit(self, inputs: Inputs, y: Floats, people: Mapping[str, Any]) -> None:
-        """Fit and release; keep only the release."""
-        from bdpvi.datasets.made_up import ROWS
+    def _columns(self, inputs: Inputs, y: Floats) -> Inputs:
+        return inputs if self._public_model() else inputs.beside(y)
 
-        public, made = self._given(inputs), self._public_model()
-        asked = inputs if made else inputs.beside(y)
-        request = self._request(asked, public)
-        given = asked.known(request)
-        usual = self._model(0.0, 1.0)
-        self._settings(made or usual, given)  # refused before anything is charged
-        few = np.resize([0.0, 1.0, 2.0, 5.0], ROWS)
-        self._rehearse(inputs, people, lambda twin, rows: twin._fit(rows, few, people))
-        with self._work(people, inputs, y) as work:
-            found, target = (given, None) if given else self._bought(asked, request, work)
-            model = self._model(*target) if target else made or usual
-            settings = self._settings(model, found)
-            data = self._dataset(inputs, y, found.encoding, people)
-            release = self._release(settings, data, work)
-        if release.estimate is not None and not release.estimate.reliable:
-            from bdpvi import PrivacyUtilityWarning
+    def _request(self, inputs: Inputs, **asked: Any) -> Request:
+        return super()._request(inputs, intervals=True)
 
-            warnings.warn(release.estimate.reason, PrivacyUtilityWarning, stacklevel=3)
-        self._keep(release, found.encoding)
-        self.coef_ = self._estimated()
-        last = self.summary_.coefficients[-1].mean
-        self.intercept_ = float(last - self.coef_ @ self.center_)
-
-    def _request(self, inputs: Inputs, constants: Encoding | None) -> Request:
-        """Return what is asked for the constants, some of which may be public."""
-        from bdpvi.tables.request import Request
-        from bdpvi.tables.validation import check
-
-        asked = Request(
-            target=inputs.label,
-            positive=1,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            draws=self.draws,
-            intervals=True,
-            public=inputs.public(constants, rows=self.expected_rows),
-        )
-        check(asked)
-        return asked
-
-    def _settings(self, model: OfNumbers, found: Encoded | None) -> Setup:
+    def _setup(
+        self, asked: Request, found: Encoded | None, target: tuple[float, float] | None = None
+    ) -> Setup:
         """Return model and route; with few records the route continues and warns."""
         from bdpvi.regression import NoisyScores
         from bdpvi.tables.setup import Setup
 
+        model: Any = self._model(*target) if target else self._public_model()
+        model = model or self._model(0.0, 1.0)
         route = NoisyScores(rows=self.expected_rows, draws=self.draws, least=0.0)
-        if self.expected_rows is None and found is not None and found.records is not None:
+        if found is None:
+            return Setup(model, route)
+        if self.expected_rows is None and found.records is not None:
             route = route.of_rows(found.records)
-        if found is not None:
-            told: Any = {"levels": found.encoding.one_hot}
-            model = replace(model, **told)
-        return Setup(model, route)
+        return Setup(replace(model, levels=found.encoding.one_hot), route)
+
+    def _keep(self, release: Release, encoding: Encoding) -> None:
+        if release.estimate is not None and not release.estimate.reliable:
+            from bdpvi import PrivacyUtilityWarning
+
+            warnings.warn(release.estimate.reason, PrivacyUtilityWarning, stacklevel=4)
+        super()._keep(release, encoding)
+        self.coef_ = self._estimated()
+        last = self.summary_.coefficients[-1].mean
+        self.intercept_ = float(last - self.coef_ @ self.center_)
 
     def predict(self, X: ArrayLike) -> Floats:
         """Return the expected target of each record, (N,), averaged over the release's draws."""
@@ -205,7 +183,7 @@ class PrivateLinearRegression(_PrivateRegressor):
             PrivacyLeakWarning: if a seed is given.
         """
         self._refuse(options)
-        self._fit(*self._read(X, y, unit), self._people(unit))
+        self._fit(*self._read(X, y, unit), self._people(unit), _FEW)
         return self
 
     def _public_model(self) -> OfNumbers | None:
@@ -299,7 +277,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
 
             said = f"for the owner only: {several(odd, 'count')} of y not an integer, and rounded"
             warnings.warn(said, PrivacyUtilityWarning, stacklevel=2)
-        self._fit(rows, counts, people)
+        self._fit(rows, counts, people, _FEW)
         return self
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:

@@ -15,7 +15,8 @@ from bdpvi.regression.score_release import ScorePlan
 
 if TYPE_CHECKING:
     from bdpvi.noise.keys import Key
-    from bdpvi.releases.route import Allowance, Solved
+    from bdpvi.releases.estimate import Output
+    from bdpvi.releases.route import Allowance
 
 ENOUGH = 7.0
 """Signal of noisy scores (:meth:`ScorePlan.signal`) from which they measure at least as many
@@ -61,11 +62,6 @@ class Intervals:
         """Return the route for features that encode this many raw columns."""
         return replace(self, scores=replace(self.scores, columns=columns))
 
-    def with_draws(self, draws: int) -> Intervals:
-        """Return the route with ``draws`` draws in a release."""
-        scores, trained = (one.with_draws(draws) for one in (self.scores, self.trained))
-        return Intervals(scores=scores, trained=trained)
-
     def suited(self, model: Model, data: Data, guide: object) -> Intervals:
         """Return the route for a model; errors as for both of its routes."""
         scores = self.scores.suited(model, data, guide)
@@ -102,10 +98,7 @@ class Intervals:
         """Return reasons against the release, from public facts; "" if there are none."""
         return self.of(plan).caution(plan, delta)  # type: ignore[no-any-return]
 
-    def shares(self, model: Model, data: Data) -> None:
-        """Return None: the costs of single records are not computed."""
-
-    def draw(self, model: Model, data: Data, plan: Any, key: Key) -> Solved:
+    def draw(self, model: Model, data: Data, plan: Any, key: Key) -> Output:
         """Return the posterior, with the noise of a key."""
         return self.of(plan).draw(model, data, plan, key)  # type: ignore[no-any-return]
 

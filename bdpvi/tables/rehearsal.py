@@ -24,6 +24,7 @@ from bdpvi.releases.shared_file import release_bytes
 from bdpvi.releases.transaction import rehearsed
 from bdpvi.tables.request import Machine, Request
 from bdpvi.tables.validation import purchase
+from bdpvi.tables.work import Work
 
 MANY = 1e7
 """The number of rows unless one is declared."""
@@ -35,8 +36,8 @@ def read(release: Release, x: object) -> None:
     (found.predict_proba if hasattr(found.model, "classes") else found.predict_mean)(x)
 
 
-def rehearse(work: Any) -> None:
-    """Release a made-up table as a :class:`bdpvi.tables.private.Work` would, and predict its rows.
+def rehearse(work: Work) -> None:
+    """Release a made-up table as a work would, and predict its rows.
 
     A Bayesian release is left out: its records decide whether there is one.
 
@@ -82,7 +83,7 @@ def _targets(asked: Request) -> list[float]:
     return [middle, middle + 1, middle + most, middle + most + 1]
 
 
-def _raw(work: Any, asked: Request) -> Iterator[MadeUp]:
+def _raw(work: Work, asked: Request) -> Iterator[MadeUp]:
     """Yield made-up tables."""
     bought, public = purchase(asked, work.header), asked.public
     kinds = dict.fromkeys(work.header, NUMBER)

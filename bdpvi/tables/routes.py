@@ -117,7 +117,6 @@ preprocessing bounds read from this table
         prepared.rehearse()
         secret = found.secret(prepared.model, data, epsilon, delta)
         work = Transaction(prepared.ledger, secret, kept=True, what=prepared.what)
-        prepared.kept.name = work.name
     return prepared.release(epsilon=epsilon, delta=delta, work=work)
 
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from bdpvi.models.kinds import OfClasses
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releases.released import Release
-from bdpvi.tables.encoded import encoded_of, rows_of
+from bdpvi.tables.encoded import encoded_of
 from bdpvi.tables.metrics import log_scores
-from bdpvi.tables.private import Work
 from bdpvi.tables.scores import CAUTION, RATE
+from bdpvi.tables.work import Work
 
 RELEASE = "this release"
 DRAWS = 100
@@ -55,10 +55,10 @@ class RowScores:
         """
         encoding = release.encoding
         known = isinstance(release.model, BayesianLogisticRegression | OfClasses)
-        if work.spread is None or encoding is None or not known or not work.looked[0]:
+        if not work.in_blocks or encoding is None or not known or not work.looked[0]:
             return None
         few = replace(release, latents={n: one[:DRAWS] for n, one in release.latents.items()})
-        parts = work.spread.map(rows_of, work.asked).map(encoded_of, encoding)
+        parts = work.rows.map(encoded_of, encoding)
         score, right, counts = parts.sum(_measured, few)
         rows, seen = work.looked[0], counts.sum(1).double()
         rate = seen[seen > 0] / rows

@@ -28,13 +28,13 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.predictions import predictive_means
 from bdpvi.noise.keys import Key
 from bdpvi.releases.released import Release
-from bdpvi.releases.route import Allowance, latents_of
-from bdpvi.tables.allowance import setup
+from bdpvi.releases.route import Allowance
 from bdpvi.tables.encoded import Unpaid, encode
 from bdpvi.tables.inference import Intervals
 from bdpvi.tables.metrics import auc, fraction_correct, log_score
-from bdpvi.tables.private import Work
-from bdpvi.tables.rows import Encoded
+from bdpvi.tables.rows import Encoded, Rows
+from bdpvi.tables.setup import setup
+from bdpvi.tables.work import Work
 
 FOLDS, TURNS, FEWEST = 5, 20, 4
 """Folds, the most repetitions of them, and the fewest simulated releases if time permits."""
@@ -164,7 +164,7 @@ def previewed(
         The scores, or None where one takes too long (training, draws from a posterior, or the first
         one), and for a table in blocks (:mod:`bdpvi.tables.row_scores`).
     """
-    if work.spread is not None or not isinstance(release.model, BayesianLogisticRegression):
+    if work.in_blocks or not isinstance(release.model, BayesianLogisticRegression):
         return None
     if release.guide is not None or work.asked.bayesian:
         return None
@@ -216,15 +216,16 @@ def _preview(
     """
     model: Any = release.model
     given = work.records
-    size = len(given) if given is not None else len(work.rows)
+    records: Any = work.rows.first() if given is None else given
+    size = len(records)
     turn, fold = divmod(number, FOLDS)
     folds = (key.child("folds", turn).words(size) % np.uint64(FOLDS)).astype(int)
-    persons = None if given is not None else work.rows.persons
+    persons = getattr(records, "persons", None)
     held = (folds if persons is None else folds[persons]) == fold
     if not 0 < held.sum() < size:
         return []
     own = key.child("preview", number)
-    train, test, bought = _parts(work, given, held, own)
+    train, test, bought = _parts(work, records, held, own)
     if late():
         return None
     drawn = _solved(work, model, train, bought, own.child("draw"))
@@ -240,13 +241,13 @@ def _preview(
 
 
 def _parts(
-    work: Work, given: Dataset | None, held: np.ndarray[Any, Any], key: Key
+    work: Work, records: Dataset | Rows, held: np.ndarray[Any, Any], key: Key
 ) -> tuple[Dataset, Dataset, Encoded | None]:
     """Return training and test records, with the fold's own preprocessing."""
-    if given is not None:
+    if isinstance(records, Dataset):
         mask = torch.from_numpy(held)
-        return given.select(~mask), given.select(mask), None
-    rows = work.rows.select(np.flatnonzero(~held)), work.rows.select(np.flatnonzero(held))
+        return records.select(~mask), records.select(mask), None
+    rows = records.select(np.flatnonzero(~held)), records.select(np.flatnonzero(held))
     free = Unpaid(key.child("constants"))
     found = encode(Held(rows[0]), work.header, work.asked, free, left=work.whole, feasible=False)
     train, test = (
@@ -280,8 +281,8 @@ def _solved(
     left = Allowance(asked.epsilon, asked.delta, variance, rows=rows)
     plan = route.plan(model, train.x.shape[1], left)
     noise = max(e.noise_multiplier for e in (plan.event, *work.solved))
-    drawn = route.draw(model, train, plan.with_noise(noise), key)
-    return latents_of(drawn, route.draws, key)["w"]
+    w: Tensor = route.draw(model, train, plan.with_noise(noise), key).latents["w"]
+    return w
 
 
 def _without_privacy(model: BayesianLogisticRegression, train: Dataset, x: Tensor) -> Tensor:

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from bdpvi._ground import validate
-from bdpvi.models.kinds import Known
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
+from bdpvi.regression.objective_plan import FEWEST, MOST
 from bdpvi.tables.inference import Intervals
-
-if TYPE_CHECKING:  # settings need not load the fitting code
-    from bdpvi.datasets.dataset import Data
-    from bdpvi.privacy.ledger import Ledger
-    from bdpvi.tables.prepared import Prepared
+from bdpvi.tables.request import Request
+from bdpvi.tables.rows import Encoded
 
 WEAK_PRIOR_SCALE = 5.0
 """The prior's standard deviation for intervals."""
 LIMIT = 2.0
 """Standardised features of draws from a posterior are clamped to ± this."""
-_SHORT = 2
-"""Steps of a training that is only tried."""
+_DRAWS = 1000
 
 
-@dataclass(frozen=True)
-class Setup:
+class Setup(NamedTuple):
     """A model and its route. It counts as public, so do not choose it by the rows.
 
     Attributes:
@@ -37,41 +32,56 @@ class Setup:
             :class:`bdpvi.guides.Laplace`, under a Bayesian guarantee.
     """
 
-    model: Known
-    route: ObjectivePerturbation | NoisyScores | DPVI | Intervals | None = None
+    model: Any
+    route: Any = None
 
     @property
     def trains(self) -> bool:
         """Whether a release may be trained step by step, for which a device is worth its copy."""
         return isinstance(self.route, DPVI | Intervals)
 
-    @property
-    def short(self) -> Setup:
-        """The same with two steps of training."""
-        return self._training(steps=_SHORT)
+    def training(self, **given: Any) -> Setup:
+        """Return the same with these settings of a training, if there may be one."""
+        if isinstance(self.route, Intervals):
+            trained = replace(self.route.trained, **given)
+            return self._replace(route=replace(self.route, trained=trained))
+        return self._replace(route=replace(self.route, **given)) if self.trains else self
 
-    def prepared(self, data: Data, *, ledger: Ledger | None = None, **kept: Any) -> Prepared:
-        """Return the rows with the route, which a release solves or trains.
 
-        Args:
-            data: the rows.
-            ledger: as for :func:`bdpvi.fit`.
-            kept: of a training, ``progress`` and ``checkpoint``.
-        """
-        from bdpvi.tables.prepared import Prepared
+def setup(asked: Request, found: Encoded | None = None) -> Setup:
+    """Return the model and its route.
 
-        made = self._training(**kept)
-        assert made.route is not None
-        return Prepared.of(self.model, data, made.route, ledger=ledger)
+    They may depend on the noisy number of records; the charge does not
+    (:mod:`bdpvi.privacy.dominating`).
 
-    def _training(self, **given: Any) -> Setup:
-        route = self.route
-        if isinstance(route, DPVI):
-            return replace(self, route=replace(route, **given))
-        if isinstance(route, Intervals):
-            trained = replace(route.trained, **given)
-            return replace(self, route=replace(route, trained=trained))
-        return self
+    Args:
+        asked: the request.
+        found: the private preprocessing.
+    """
+    public, model = asked.public, asked.model
+    if asked.bayesian:
+        return Setup(posterior(public.base_rate))
+    route: Any = ObjectivePerturbation(rows=public.rows, draws=asked.draws)
+    if asked.trained or asked.scored:
+        draws = _DRAWS if asked.draws == 1 else asked.draws
+        route = DPVI(rows=public.rows, draws=draws)
+        if asked.scored:
+            route = Intervals(scores=NoisyScores(rows=public.rows, draws=draws), trained=route)
+    if model is None:
+        made: Any = logistic(public.base_rate, WEAK_PRIOR_SCALE if asked.scored else None)
+    else:
+        made = model
+    if found is None:
+        return Setup(made, route)
+    if model is None and asked.scored:
+        made = replace(made, one_hot=found.encoding.one_hot)
+    elif model is not None:
+        made = replace(made, levels=found.encoding.one_hot)
+        if public.exposure:
+            made = replace(made, exposure=found.encoding.places[public.exposure][0])
+    if public.rows is None and found.records is not None:
+        route = route.of_rows(min(max(found.records, FEWEST), MOST))
+    return Setup(made, route)
 
 
 def logistic(
@@ -85,9 +95,7 @@ def logistic(
         prior_scale: the prior's standard deviation, where it is used.
     """
     return BayesianLogisticRegression.unweighted(
-        intercept=True,
-        intercept_mean=_logit(base_rate),
-        **({} if prior_scale is None else {"prior_scale": prior_scale}),
+        intercept=True, intercept_mean=_logit(base_rate), prior_scale=prior_scale
     )
 
 

@@ -83,7 +83,7 @@ STAGES = {
         "bdpvi.datasets.estimates.scales",
         "bdpvi.datasets.encoding.Encoding.to_dict",
         "bdpvi.datasets.columns.OneHot.encode_cells",
-        "bdpvi.tables.prepared.Prepared._released",
+        "bdpvi.tables.prepared.with_history",
         "bdpvi.releases.content.Shared.of",
         "bdpvi.releases.released.predictive_means",
     ),

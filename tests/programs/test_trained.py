@@ -35,11 +35,10 @@ from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before, Transaction
 from bdpvi.tables import Request
-from bdpvi.tables.allowance import setup
 from bdpvi.tables.prepared import Prepared
-from bdpvi.tables.private import Work
 from bdpvi.tables.rows import Encoded
-from bdpvi.tables.setup import Setup
+from bdpvi.tables.setup import Setup, setup
+from bdpvi.tables.work import Work
 
 ROWS = 8_000
 GRADES = ("mild", "moderate", "severe")
@@ -260,7 +259,7 @@ def shorter(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         assert isinstance(chosen.route, DPVI)
         return replace(chosen, route=replace(chosen.route, steps=steps))
 
-    monkeypatch.setattr("bdpvi.tables.private.setup", with_steps)
+    monkeypatch.setattr("bdpvi.tables.work.setup", with_steps)
 
 
 def test_encoded_records_have_their_classes_by_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bdpvi
-from bdpvi.commands.counted import rows_text
+from bdpvi.commands.sampled import rows_text
 from bdpvi.datasets import ColumnType, Schema, grid
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.table import Table

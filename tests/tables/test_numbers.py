@@ -21,7 +21,7 @@ from bdpvi.datasets.dataset import in_memory
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables.private import Work
+from bdpvi.tables.work import Work
 
 ROWS = 6_000
 PUBLIC = constants_of({"source": "By law.", "age": [20, 80], "sex": ["F", "M"]})

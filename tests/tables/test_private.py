@@ -26,8 +26,8 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import intent, shared_file
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import encoded, scores
-from bdpvi.tables.private import Work
 from bdpvi.tables.scores import FEWEST, FOLDS, TURNS, Scores, previewed
+from bdpvi.tables.work import Work
 
 READ = ", conditional on preprocessing bounds read from this table"
 
@@ -323,7 +323,7 @@ def test_simulated_releases_hold_out_whole_persons_and_have_their_noise(monkeypa
     monkeypatch.setattr(scores, "_parts", watched)
     monkeypatch.setattr(scores, "encode", priced)
     assert previewed(work, release, Key.of_seed(1), seconds=0.5) is not None
-    persons = pd.Series(work.rows.persons)
+    persons = pd.Series(work.rows.first().persons)
     assert persons.value_counts().eq(2).mean() > 0.9  # but where a target is blank
     assert all(pd.Series(out).groupby(persons).nunique().eq(1).all() for out in held)
     assert {(one.rows, one.distance) for one in lefts} == {(2, work.asked.distance / 2)}
@@ -378,7 +378,7 @@ def test_without_one_row_only_noise_differs_and_nothing_is_refused(row: int) -> 
         x = data.x[kept]
         if constants is None:  # bought ones are as public once they are bought
             encoding = bdpvi.datasets.Encoding.from_dict(data.preprocessing["encoding"])
-            assert encoding.whole(works[1].rows.columns).equal(x)
+            assert encoding.whole(works[1].rows.first().columns).equal(x)
         else:
             assert other.x.equal(x)
         assert other.y.equal(data.y[kept])

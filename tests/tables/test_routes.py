@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -18,25 +17,22 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from accounts import elsewhere
 from simulated import logistic_data
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Budget, BudgetExceededError, Dataset
-from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
 from bdpvi.datasets import exact
 from bdpvi.guides import MeanField
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import worst_case
-from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Entry, Ledger
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.objective_plan import Rule
 from bdpvi.regression.perturbed_objective import WeightedObjective
-from bdpvi.releases.route import Allowance
-from bdpvi.releases.transaction import Transaction
+from bdpvi.releases.route import Allowance, planned
+from bdpvi.releases.transaction import Before, Transaction
 from bdpvi.tables import setup
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.routes import fit_private
@@ -153,7 +149,7 @@ routes.fit_private(BayesianLogisticRegression(clip=0.5), data, epsilon=1.0,
 
 
 def test_rows_of_one_person_are_priced_together() -> None:
-    """The noise is more than twice that of one row; no Bayesian ε is claimed for a record."""
+    """The noise is more than twice that of one row."""
     noises = []
     for rows in (1, 2):
         data, ledger = logistic_data(50, 2), Ledger(unit="patient", rows_per_unit=rows)
@@ -169,7 +165,6 @@ def test_rows_of_one_person_are_priced_together() -> None:
         assert 0.998 <= total.epsilon <= 1.0
         assert release.receipt.bound.unit == ledger.book().whose
     assert 2.0 < noises[1] / noises[0] < 2.3
-    assert made.of_records(1e-5).bayesian is None
 
 
 def test_a_release_is_saved_and_read_back(tmp_path: Path) -> None:
@@ -258,8 +253,7 @@ def test_a_release_that_was_charged_is_made_again_from_its_key_and_settings() ->
 
     def asked(epsilon: float, secret: Key) -> bdpvi.Release:
         """Return a release whose secret is kept."""
-        name = f"{fit.kept.name}-{secret.work}"
-        work = Transaction(data.ledger, secret, "facts", name, kept=True)
+        work = Transaction(data.ledger, secret, "facts", kept=True)
         return fit.release(epsilon=epsilon, work=work)
 
     one, other = asked(0.5, first), asked(1.0, second)
@@ -370,8 +364,11 @@ def test_a_share_grows_with_rows_and_with_epsilon() -> None:
     for rows in (1_000, 10_000, 100_000):
         fit = prepared(rows=rows, data=logistic_data(rows, 5, seed=3))
         for epsilon in (0.05, 0.2, 1.0):
-            drawn = fit.previews(8, epsilon=epsilon, delta=1e-5, key=Key.of_seed(1))["w"]
-            model = fit.predicting(epsilon, 1e-5)
+            route = fit.route.of_rows(float(rows))
+            plan = planned(route, fit.model, 5, Before(fit.ledger.book()), epsilon, 1e-5)
+            keys = [Key.of_seed(1).child(at) for at in range(8)]
+            each = [route.draw(fit.model, fit.data, plan, one).latents["w"] for one in keys]
+            drawn, model = torch.cat(each), route.predicting(fit.model, plan)
             assert isinstance(model, BayesianLogisticRegression)
             each = torch.sigmoid(model.design(fresh) @ drawn.T).T
             gains = [(log_score(one, chance) - base) / most for one in each]
@@ -381,61 +378,6 @@ def test_a_share_grows_with_rows_and_with_epsilon() -> None:
         assert all(shares[size, more] >= share - 0.02 for more in (0.2, 1.0) if more > epsilon)
     assert shares[100_000, 1.0] > 0.995
     assert shares[100_000, 0.05] > 0.98
-
-
-def test_a_random_record_pays_less_and_with_bought_constants_that_is_a_diagnostic() -> None:
-    data = logistic_data(3000, 3)
-    declared = prepared(rows=1e5, data=data)
-    declared.release(epsilon=1.0)
-    cost = declared.of_records(1e-5)
-    assert cost.worst_case is not None
-    assert cost.bayesian is not None
-    assert cost.path is None
-    # By hand: weights and norms of the rule, features cut at 4, as for 100,000 rows.
-    z = torch.cat([data.x.clamp(-4, 4), torch.full((3000, 1), 2.0).double()], 1)
-    norms, clip = z.norm(dim=1), 0.75 * math.sqrt(3 + 4)
-    weights = (clip / norms).clamp(max=1).minimum(1.5 * (clip / norms) ** 2)
-    (event,) = data.ledger.entries()[-1].events
-    weights *= 1 - 1e-9
-    lengths, bends = weights * norms / clip, weights * norms**2 / (1.5 * clip**2)
-    expected = bayesian_epsilon(event, lengths, bends, 1e-5)
-    assert cost.bayesian.epsilon == pytest.approx(expected, rel=1e-6)
-    assert cost.bayesian.epsilon < cost.worst_case.epsilon
-    assert Assumption.PANEL_REPRESENTS_POPULATION in cost.bayesian.assumptions
-    declared.release(epsilon=1.5)
-    assert declared.of_records(1e-5).bayesian is None
-
-    counted = prepared(logistic_data(30_000, 3, seed=1))
-    counted.release(epsilon=1.0)
-    cost = counted.of_records(1e-5)
-    assert cost.bayesian is None
-    assert cost.path is not None
-    assert "at δ = 1e-05: a diagnostic, not a guarantee" in str(cost)
-
-
-def test_what_a_random_record_pays_is_at_most_the_worst_case() -> None:
-    # All records are of the size that costs most; no ε of the estimates' grid is as small.
-    signs = torch.randint(0, 2, (100, 3), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
-    x = 1.2724 * signs.double()  # with the intercept, of length 2.976, 3C/2
-    for rows in (100, None):
-        elsewhere()
-        fit = prepared(rows=rows, data=bdpvi.Dataset(x, (x[:, 0] > 0).double()))
-        fit.release(epsilon=1.0)
-        cost = fit.of_records(1e-5)
-        found = cost.bayesian if rows else cost.path
-        assert found is not None
-        assert cost.worst_case is not None
-        # Rarely the clipped residuals at the minimum make some records a little cheaper.
-        assert 0.99 * cost.worst_case.epsilon < found.epsilon <= cost.worst_case.epsilon
-
-        # Another call on these rows counts by its worst case, and then for every record.
-        again = prepared(rows=rows, data=bdpvi.Dataset(x, (x[:, 0] > 0).double()))
-        again.release(epsilon=1.0)
-        both = fit.of_records(1e-5)
-        assert (both.bayesian, both.path) == (None, None)
-        assert both.worst_case is not None
-        assert both.worst_case.epsilon > 1.2 * cost.worst_case.epsilon
-        assert "other calls on these rows count" in str(both)
 
 
 @pytest.mark.usefixtures("quick")

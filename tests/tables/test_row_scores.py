@@ -20,9 +20,9 @@ from bdpvi.datasets import constants_of
 from bdpvi.datasets.table import Table
 from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables.private import Work
 from bdpvi.tables.row_scores import RELEASE, RowScores, auc_of
 from bdpvi.tables.scores import RATE
+from bdpvi.tables.work import Work
 
 ROWS = 2_000
 PUBLIC = constants_of({"source": "By law.", "age": [18, 98], "dose": [-3, 3]})

@@ -308,6 +308,6 @@ def test_a_scheduler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(engine, "_SECONDS", 0.5)
     with (
         pytest.raises(ValueError, match=r"dask='tcp://127\.0\.0\.1:1': no scheduler answers there"),
-        engine.engine(None, "tcp://127.0.0.1:1"),
+        engine.WorkerOptions(dask="tcp://127.0.0.1:1").machine(),
     ):
         pass

@@ -1,0 +1,208 @@
+"""A work's table read and checked, by header and options alone, before anything is charged."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bdpvi._ground.host import device_of
+from bdpvi._ground.types import Budget, Unit
+from bdpvi.bayesian.guarantees import BayesianDP
+from bdpvi.datasets.dataset import Dataset, People
+from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.identity import Identity
+from bdpvi.datasets.looks import misread, tell_of_misread
+from bdpvi.datasets.objects import in_memory
+from bdpvi.datasets.table import Table, in_blocks
+from bdpvi.datasets.tables import read_file
+from bdpvi.datasets.units import RowLimit, at_most, persons_of, without_unit
+from bdpvi.privacy.accounts import account, in_use, joined
+from bdpvi.privacy.book import ROW, checked
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.releases import persons, publishing
+from bdpvi.releases.table_file import TableFile
+from bdpvi.tables import encoded, spread
+from bdpvi.tables.rehearsal import rehearse
+from bdpvi.tables.request import Machine, Request
+from bdpvi.tables.rows import PERSON
+from bdpvi.tables.validation import check, purchase
+from bdpvi.tables.work import Work
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MODEL = "release.json"
+"""The file in the public folder."""
+
+
+def work_of(
+    table: pd.DataFrame | Dataset | Table | str | os.PathLike[str],
+    asked: Request,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    secret: str | os.PathLike[str] | None = None,
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    budget: Budget | None = None,
+    machine: Machine | None = None,
+    known: TableFile | None = None,
+) -> Work:
+    """Return the work of a table; arguments as for :func:`private`. A refusal leaves no ledger.
+
+    Args:
+        known: what its public file declares; by default that of the file beside it.
+    """
+    machine = machine or Machine()
+    torch.zeros(1, dtype=torch.float64, device=device_of(machine.device)).cpu()  # or refused
+    table = in_memory(table)
+    path = table.path or table if isinstance(table, Table) else table
+    known = TableFile.beside(path).public() if known is None else known
+    unit = protected(known, path, asked.unit)
+    checked(budget := known.limit(budget), unit["unit"], unit["rows_per_unit"])
+    own = known.ledger(path, ledger)
+    kept = table.people.kept if own is None and isinstance(table, Dataset) else own
+    ledger_file = kept.path if isinstance(kept, Ledger) else kept and Path(kept)
+    folders = None if out is None else (Path(out), None if secret is None else Path(secret))
+    where = None if folders is None else publishing.places(*folders, ledger_file, MODEL)
+    if asked.public.types is None:
+        asked = replace(asked, public=replace(asked.public, types=known.schema))
+    rows: Any = table  # read below
+    work = Work(rows, asked, People(**unit), budget, machine, known.file, where, known=known)
+    identity: Any
+    work, identity = _read(work, own is not None or in_use())
+    check(work.asked)
+    _check(work)
+    rehearse(work)
+    _look(work)
+    if identity is True:
+        identity = work.looked[1]
+    if own is None and identity is not False:
+        own = joined(identity, **unit)
+    if own is not None:
+        more = asked.unit is not None and asked.unit.other_people
+        whose = None if isinstance(identity, bool) else identity
+        found = account(path, whose, ledger, own, other_people=more)
+        if folders is not None:  # the account may be that of another table
+            publishing.places(*folders, found.path, MODEL)
+        work.people.share(found)
+    return work
+
+
+def protected(known: TableFile, path: object, unit: Unit | None) -> dict[str, Any]:
+    """Return whom ε protects, as the caller says or the table's public file does.
+
+    Raises:
+        ValueError: if neither says it of a file.
+    """
+    given = unit or Unit()
+    whom = known.people(given.column, given.rows, unit is not None and not unit.column)
+    persons.check_said(path, **whom)
+    return {name: whom[name] for name in ("unit", "rows_per_unit")}
+
+
+def _read(work: Work, keyed: bool) -> tuple[Work, Identity | bool]:
+    """Return the work with its rows or their blocks, and whose rows they are.
+
+    Args:
+        work: the work, whose table may be a path.
+        keyed: whether that is wanted. Of a table in blocks the first pass finds it.
+    """
+    table, asked, file = work.table, work.asked, work.file
+    is_path = isinstance(table, str | os.PathLike)
+    if in_blocks(table) or (is_path and work.machine.executor is not None):
+        table = Table.of(table, file=file)
+        types = asked.public.types or table.schema
+        public = replace(asked.public, types=types).in_file(list(table.header), table.file)
+        asked = replace(asked, public=public, name=asked.name or spread.name_of(table))
+        spread.check(asked)
+        return _of_persons(replace(work, table=table, asked=asked, file=table.file)), keyed
+    if work.machine.executor is not None:
+        raise ValueError("executor: a table in memory needs no workers; leave it out")
+    if isinstance(table, Dataset):
+        return replace(work, asked=_of_records(asked, table), people=table.people), False
+    if isinstance(table, str | os.PathLike):
+        raw, named = not asked.public.from_data, (work.people.unit, *asked.public.categorical)
+        name = asked.name or Path(table).stem
+        table, types = read_file(table, file, raw, asked.public.types, named)
+        asked = replace(asked, public=replace(asked.public, types=types), name=name)
+    assert not isinstance(table, Table)
+    asked = replace(asked, name=asked.name or "data")
+    identity: Identity | bool = False
+    if keyed:
+        identity = Identity.of(with_text_names(table), file.signs[:2])
+    if work.people.unit == ROW:
+        persons.warn_of_repeats(table, ROW, 5)
+    return _of_persons(replace(work, table=table, asked=asked)), identity
+
+
+def _of_persons(work: Work) -> Work:
+    """Return the work with the first rows of each person, if they may have several."""
+    if (unit := work.people.unit) == ROW:
+        return work
+    kind, public = work.asked.public.of_unit(unit)
+    asked, limit = (
+        replace(work.asked, public=public),
+        RowLimit(unit, work.people.rows_per_unit, kind),
+    )
+    if work.in_blocks:
+        without_unit(work.table.header, unit)  # type: ignore[union-attr]
+        return replace(work, asked=asked, limit=limit)
+    kept = at_most(with_text_names(work.frames.first()), unit, limit.rows, type=kind)
+    numbered = kept.groupby(persons_of(kept[unit], kind)).ngroup()
+    table = kept.drop(columns=unit).set_index(numbered.rename(PERSON))
+    return replace(work, table=table, asked=asked)
+
+
+def _of_records(asked: Request, data: Dataset) -> Request:
+    """Return the request of records that are encoded already."""
+    public = asked.public
+    if public.exposure:
+        raise ValueError(
+            "exposure: for encoded records it belongs to the model, as a column number"
+        )
+    if classes := getattr(asked.model, "classes", 0):
+        public = replace(public, classes=tuple(range(classes)))
+    positive = asked.positive if asked.model else 1
+    return replace(asked, target="y", name=data.name, positive=positive, public=public)
+
+
+def _check(work: Work) -> None:
+    """Check header, preprocessing and options before anything is charged or stored.
+
+    Raises:
+        ValueError: if one, which it names, is invalid.
+    """
+    asked = work.asked
+    if work.records is not None:
+        encoded.promising(asked, work.records.x.shape[1], 0.0)
+        return
+    model: Any = asked.model
+    if model is not None and (model.levels or getattr(model, "exposure", None) is not None):
+        raise ValueError(
+            f"model={model!r:.80}: column numbers are assigned during encoding, so leave "
+            "levels= and exposure= out of the model, and give exposure=NAME"
+        )
+    private = purchase(asked, work.header)
+    encoded.check(asked, private, work.whole)
+    if asked.bayesian and not private.empty:
+        raise ValueError(
+            f"guarantee: a {BayesianDP().name} guarantee or a weaker one needs public bounds "
+            "or categories for all columns, as privately estimated ones are outputs too; give "
+            "--constants, or leave guarantee out"
+        )
+
+
+def _look(work: Work) -> None:
+    """Show the owner what may be read otherwise than meant, before anything is charged."""
+    table, public = work.table, work.asked.public
+    if isinstance(table, Dataset):
+        return
+    alone = not isinstance(table, Table) or os.path.isfile(table.path)
+    if alone and not public.from_data:
+        rows = table.first()[0] if isinstance(table, Table) else table
+        used = [name for name in work.header if name not in public.drop]
+        tell_of_misread(misread(with_text_names(rows), public.read_by, used), public.read_by)
+    _ = work.looked  # the first pass, which tells what it finds

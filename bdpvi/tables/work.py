@@ -1,0 +1,290 @@
+"""A table and what is asked of it: charged, encoded, fitted and drawn as one work."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bdpvi._ground.checkpoint import Checkpoint
+from bdpvi._ground.host import device_of
+from bdpvi._ground.progress import bar
+from bdpvi._ground.types import Budget, PrivacyUtilityWarning
+from bdpvi.bayesian.drawing import Asked
+from bdpvi.bayesian.fit import Training, fit
+from bdpvi.bayesian.guarantees import BayesianDP
+from bdpvi.bayesian.releases import carried_out
+from bdpvi.datasets.dataset import BlockData, Data, Dataset, People
+from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.identity import Identity
+from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
+from bdpvi.datasets.records import Held, Records
+from bdpvi.datasets.table import Table
+from bdpvi.datasets.tables import dataset_from_frame
+from bdpvi.datasets.units import RowLimit, without_unit
+from bdpvi.guides import Laplace
+from bdpvi.privacy.book import ROW
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.perturbed_objective import PerturbedObjective
+from bdpvi.privacy.places import Places
+from bdpvi.releases import persons
+from bdpvi.releases.table_file import TableFile
+from bdpvi.releases.transaction import Transaction
+from bdpvi.tables import spread
+from bdpvi.tables.allowance import Remaining
+from bdpvi.tables.encoded import encode, encoded_of, rows_of
+from bdpvi.tables.prepared import Prepared
+from bdpvi.tables.request import Machine, Request
+from bdpvi.tables.rows import Encoded, Rows
+from bdpvi.tables.setup import Setup, setup
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bdpvi.releases.released import Release
+
+TRAINING = "training"
+"""The folder in the secret folder for the state of a training on a table in blocks."""
+_SHORT = 2
+"""Steps of a training that is only tried."""
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """A table and what is asked of it.
+
+    Attributes:
+        table: the rows, raw or encoded.
+        asked: the request.
+        people: the people in the table, with their ledger.
+        budget: the total that may be spent on them.
+        machine: workers, device and progress bars.
+        file: how a CSV file is written.
+        where: paths of its files, if it has any.
+        limit: the rows used of each person of a table in blocks; None for all.
+        known: what the table's public file declares, if it has one.
+        trial: whether a training has a few steps only.
+    """
+
+    table: pd.DataFrame | Dataset | Table
+    asked: Request
+    people: People = field(default_factory=People)
+    budget: Budget | None = None
+    machine: Machine = field(default_factory=Machine)
+    file: FileFormat = field(default_factory=FileFormat)
+    where: Places | None = None
+    limit: RowLimit | None = None
+    known: TableFile = field(default_factory=TableFile)
+    trial: bool = False
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the table is one in blocks."""
+        return isinstance(self.table, Table)
+
+    @property
+    def frames(self) -> Records[pd.DataFrame]:
+        """All raw rows."""
+        if isinstance(self.table, Table):
+            track = bar if self.machine.progress else None
+            return self.table.records(self.machine.executor, track=track, what="pass")
+        assert not isinstance(self.table, Dataset)
+        return Held(self.table)
+
+    @cached_property
+    def rows(self) -> Records[Rows]:
+        """The raw rows that have a target, of each person the first ones."""
+        frames = self.frames if self.limit is None else self.frames.map(self.limit.of)
+        return frames.map(rows_of, self.asked)
+
+    @cached_property
+    def looked(self) -> tuple[int, Identity | None]:
+        """The number of rows that have a target, and, of a table in blocks, whose rows it has."""
+        signs = self.file.signs[:2] if self.in_blocks else None
+        return spread.look(self.frames, self.asked, self.limit, signs)
+
+    @property
+    def header(self) -> list[str]:
+        """The names of the table's columns, without that of persons."""
+        if isinstance(self.table, Table):
+            named = list(self.table.header)
+            return named if self.limit is None else without_unit(named, self.limit.unit)
+        return list(with_text_names(self.frames.first()).columns)
+
+    @cached_property
+    def records(self) -> Dataset | None:
+        """All records if encoded or with exact bounds; None if they are still to be encoded."""
+        asked, public = self.asked, self.asked.public
+        if isinstance(self.table, Dataset):
+            return replace(self.table, preprocessing=self._noting(self.table.preprocessing))
+        if not public.from_data or isinstance(self.table, Table):
+            return None
+        data = dataset_from_frame(
+            self.table,
+            asked.target,
+            positive=asked.positive,
+            types=public.types,
+            name=asked.name,
+            drop=public.drop,
+            categorical=public.categorical,
+            **public.measuring,
+        )
+        noted = self._noting(data.preprocessing)
+        return replace(data, preprocessing=noted, people=self.people)
+
+    def _noting(self, made: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the description of the records, with the declarations used to read them."""
+        words = self.asked.declared
+        words |= declared(**self.file.declared, table_file=self.known.described)
+        if isinstance(self.table, Dataset):  # its targets are 0 and 1, or numbers of classes
+            words = {n: one for n, one in words.items() if n not in ("positive", "classes")}
+        elif self.people.unit == ROW:
+            words |= declared(persons=persons.ONE_ROW)
+        noted = {**made, DECLARED: {**words, **made.get(DECLARED, {})}}
+        return noted | ({MULTILINE: True} if self.file.multiline else {})
+
+    @property
+    def whole(self) -> Remaining:
+        """The whole allowance, before any charge."""
+        return Remaining.whole(self.asked.distance, self.people.rows_per_unit)
+
+    @property
+    def solved(self) -> tuple[PerturbedObjective, ...]:
+        """The event of the last solved release, if there is one."""
+        events = [e for one in self.people.ledger.entries() for e in one.events or ()]
+        return tuple([e for e in events if isinstance(e, PerturbedObjective)][-1:])
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of these people."""
+        ledger: Ledger = self.people.of(self.some)
+        return ledger
+
+    def some(self) -> tuple[Any, ...]:
+        """Return records by which the table is known again."""
+        if isinstance(self.table, Dataset):
+            return self.table.some()
+        return (self.frames.first(),)
+
+    def settle(self, ledger: Ledger) -> None:
+        """Set budget and unit, if there are no charges yet."""
+        budget = self.budget
+        if budget is None and ledger.budget is None and not ledger.entries():
+            budget = Budget(self.asked.epsilon, self.asked.delta)
+        people = self.people
+        ledger.settle(budget=budget, unit=people.unit, rows_per_unit=people.rows_per_unit)
+        ledger.limits_all = self.budget is not None
+
+    def dataset(self, work: Transaction, left: Remaining) -> tuple[Data, Encoded | None]:
+        """Return all records, and how they were encoded unless the preprocessing is given."""
+        asked = self.asked
+        if self.records is not None:
+            return self.records, None
+        encoded = encode(self.rows, self.header, asked, work.perform, left=left)
+        meaning: dict[str, Any] = {"column": asked.target}
+        if asked.model is None:
+            positive = asked.label(asked.positive)
+            meaning |= {"positive": positive, "negative": f"not {positive}"}
+        elif asked.public.classes:
+            meaning["classes"] = asked.labels
+        encoding = {"encoding": encoded.encoding.to_dict(), "target": meaning}
+        facts: dict[str, Any] = {
+            "feature_names": encoded.encoding.feature_names,
+            "name": asked.name,
+            "preprocessing": self._noting(encoding),
+            "people": self.people,
+        }
+        parts = self.rows.map(encoded_of, encoded.encoding)
+        if isinstance(parts, Held):
+            return Dataset(*parts.part, **facts), encoded
+        return BlockData(parts, self.looked[0], **facts), encoded
+
+    def released(self, work: Transaction, folder: Path | None = None) -> Release:
+        """Return the release: plan, charge and draw everything as one work.
+
+        Args:
+            work: a transaction on this table's ledger.
+            folder: secret folder for the state of a training on blocks; None keeps none.
+        """
+        asked, ledger = self.asked, work.ledger
+        self.settle(ledger)
+        with ExitStack() as stack:
+            with ledger.locked():  # nobody spends between this check and the charge
+                left = Remaining.of(asked, ledger, work.before())
+                if not asked.bayesian:  # a Bayesian work only pays for draws
+                    all_of_it = f"ε = {asked.epsilon:g}"
+                    stack.enter_context(work.reserved(asked.epsilon, asked.delta, all_of_it))
+            data, encoded = self.dataset(work, left)
+            self._warn(data, encoded)
+            chosen = setup(asked, encoded)
+            if chosen.trains and isinstance(data, Dataset):
+                data = data.to(device_of(self.machine.device), None)
+            if chosen.route is None:
+                return self._drawn(chosen.model, data, work)
+            chosen = self._kept(chosen, data, folder)
+            prepared = Prepared.of(chosen.model, data, chosen.route)
+            return prepared.release(epsilon=asked.epsilon, delta=asked.delta, work=work)
+
+    def _drawn(self, model: Any, data: Data, work: Transaction) -> Release:
+        """Return a Bayesian release: draws from the posterior."""
+        asked, guarantee, rows = self.asked, self.asked.guarantee, self.asked.public.rows
+        assert isinstance(data, Dataset)
+        where = Training(device=str(data.x.device))
+        fitted = fit(model, Laplace(model), data, training=where, progress=self.machine.progress)
+        fitted.kept.name = work.name
+        if isinstance(guarantee, BayesianDP) and guarantee.rows is None and rows is not None:
+            guarantee = replace(guarantee, rows=rows)  # by which a temperature is planned
+        wanted = Asked(
+            draws=asked.draws,
+            epsilon=asked.epsilon,
+            delta=asked.delta,
+            guarantee=guarantee,
+            work=work,
+        )
+        return carried_out(fitted, wanted)
+
+    def _kept(self, chosen: Setup, data: Data, folder: Path | None) -> Setup:
+        """Return the setup of a training; on blocks it keeps its state, as reading takes long."""
+        checkpoint = None
+        if folder is not None and isinstance(data, BlockData) and chosen.trains:
+            checkpoint = folder / TRAINING
+            Checkpoint(checkpoint, {"rows": "in blocks"}).begin()
+        chosen = chosen.training(progress=self.machine.progress, checkpoint=checkpoint)
+        return chosen.training(steps=_SHORT) if self.trial else chosen
+
+    def _warn(self, data: Data, encoded: Encoded | None) -> None:
+        """Warn of a large δ, and of what private preprocessing cannot do with few records."""
+        delta, about = self.asked.delta, float(len(data))
+        if encoded is not None and encoded.records is not None:
+            about = max(encoded.records, 1.0)
+        if delta * about >= 1:
+            warnings.warn(
+                f"delta={delta:g} is at least 1/N = {1 / about:.2g}: publishing one row "
+                "at random would satisfy it too. Choose a smaller δ",
+                UserWarning,
+                stacklevel=4,
+            )
+        for few in () if encoded is None else (
+            encoded.caution(self.asked.epsilon), encoded.nameless(self.asked.public.categorical)
+        ):  # fmt: skip
+            if few:
+                warnings.warn(few, PrivacyUtilityWarning, stacklevel=4)
+
+    def digests(self) -> tuple[str, str]:
+        """Return digests of the table and of the options."""
+        if isinstance(self.table, Dataset):
+            table = self.table.fingerprint()
+        elif isinstance(self.table, Table):
+            table = self.table.fingerprint(self.machine.executor)
+            if self.limit is not None:
+                table = hashlib.sha256(f"{table} {self.limit!r}".encode()).hexdigest()
+        else:
+            table = hashlib.sha256(self.table.to_csv().encode("utf-8", "replace")).hexdigest()
+        options = replace(self.asked, name="data")
+        return table, hashlib.sha256(repr(options).encode()).hexdigest()
