@@ -34,7 +34,6 @@ WHOLE = (
     "networks/test_example_mnist.py",
     "federated/test_federated_vi.py",
     "federated/test_flower.py",
-    "networks/test_static_costs.py",
     "models/test_regressions.py",
     "bayesian/optimum/test_stream.py",
     "bayesian/optimum/test_wide.py",

@@ -24,8 +24,8 @@ from bdpvi.bench.hyperparameters import load
 from bdpvi.models.predictions import predictive_means
 
 SHOWN = (
-    "logistic-regression", "objective-perturbation", "noisy-statistics", "dp-gd", "dpvi-pld",
-    "dp-sgld-pld", "dp-sgld",
+    "logistic-regression", "objective-perturbation", "dp-gd", "dpvi-pld", "dp-sgld-pld",
+    "dp-sgld",
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import torch
 from printed import command
@@ -34,7 +35,7 @@ from torch import Tensor
 from bdpvi import Dataset, Table, datasets
 from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
 from bdpvi.regression.objective_plan import Facts, ObjectivePlan, plan
-from bdpvi.regression.perturbed_objective import WeightedObjective
+from bdpvi.regression.perturbed_objective import SummedObjective
 
 DELTA = 1e-5
 EPSILONS = (0.05, 0.2, 1.0)
@@ -48,10 +49,11 @@ def of_file(file: Path) -> Dataset:
     return datasets.from_frame(frame, frame.columns[-1], drop=same, name=file.stem).train
 
 
-def losses(settings: ObjectivePlan, objective: WeightedObjective) -> Tensor:
+def losses(settings: ObjectivePlan, objective: SummedObjective) -> Tensor:
     """Return L of every draw and of at most MOST records, (R, N)."""
     generator = torch.Generator().manual_seed(0)
-    signed, weights = objective.signed[:MOST], objective.weights[:MOST]
+    records: Any = objective.parts.first()
+    signed, weights = records.signed[:MOST], records.weights[:MOST]
     sigma, k, found = settings.sigma, settings.event.residual, []
     for _ in range(DRAWS):
         slope = sigma * torch.randn(
@@ -78,11 +80,12 @@ def smallest(loss: Tensor, worst: float) -> float:
     return float(brentq(excess, 0.0, 2 * worst)) if excess(0.0) > 0 else 0.0
 
 
-def certified(settings: ObjectivePlan, objective: WeightedObjective) -> float:
+def certified(settings: ObjectivePlan, objective: SummedObjective) -> float:
     """Return the Bayesian ε of the training records."""
-    norms = torch.linalg.vector_norm(objective.signed, dim=1)
-    lengths = objective.weights * norms / settings.clip
-    bends = objective.weights * norms**2 / (settings.bend * settings.clip**2)
+    records: Any = objective.parts.first()
+    norms = torch.linalg.vector_norm(records.signed, dim=1)
+    lengths = records.weights * norms / settings.clip
+    bends = records.weights * norms**2 / (settings.bend * settings.clip**2)
     return bayesian_epsilon(settings.event, lengths, bends, DELTA)
 
 
@@ -105,7 +108,7 @@ def main() -> None:
     for name, train in tables(files):
         for worst in EPSILONS:
             settings = plan(Facts(columns=train.x.shape[1], rows=len(train)), epsilon=worst)
-            objective = WeightedObjective(settings, train.x, train.y)
+            objective = SummedObjective.of(settings, train.x, train.y)
             bayes = certified(settings, objective)
             each = [smallest(part, worst) for part in losses(settings, objective).chunk(BATCHES)]
             error = stdev(each) / math.sqrt(BATCHES)

@@ -34,7 +34,7 @@ from bdpvi.datasets.records import Held
 from bdpvi.models.predictions import predictive_means
 from bdpvi.noise.keys import Key
 from bdpvi.tables import Public, Request
-from bdpvi.tables.encoded import Unpaid, encode, rows_of
+from bdpvi.tables.encoded import encode, rows_of, unpaid
 from bdpvi.tables.metrics import auc, log_score
 from bdpvi.tables.rows import Encoded, Rows
 from bdpvi.tables.scores import _solved
@@ -114,7 +114,7 @@ def shares(name: str, frame: pd.DataFrame, asked: Request, repeats: int) -> None
         free = Encoded(exact, records=float(rows))
         found = [free]
         if rows >= 1.5 * need:
-            found.append(encode(Held(train), header, asked, Unpaid(key)))
+            found.append(encode(Held(train), header, asked, unpaid(key)))
         kept.append(
             [
                 (scored(train, test, asked, one, key.child("draw", at))[1] - base) / most
@@ -163,7 +163,7 @@ def main() -> None:
                     order = np.random.default_rng(repeat).permutation(len(whole))
                     train = whole.select(order[:rows])
                     test = whole.select(order[rows : rows + TEST])
-                    found = encode(Held(train), header, asked, Unpaid(key), feasible=False)
+                    found = encode(Held(train), header, asked, unpaid(key), feasible=False)
                     free = Encoded(exact, records=float(rows))
                     mine, theirs = (
                         scored(train, test, asked, one, key.child("draw", len(one.paid)))

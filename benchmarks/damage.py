@@ -67,7 +67,7 @@ from bdpvi.releases import intent
 from bdpvi.releases.shared_file import release_bytes
 from bdpvi.synthesis import Counts, load, synthesize
 from bdpvi.tables import Public, Request
-from bdpvi.tables.encoded import Unpaid, encode, rows_of
+from bdpvi.tables.encoded import encode, rows_of, unpaid
 
 WRONG: tuple[Any, ...] = (
     None, True, -1, 0.5, "x", "", "\ud800", [], [[]], {}, {"x": {}}, 10**400, 2**70, -1e308,
@@ -220,7 +220,7 @@ def readers(folder: Path) -> Iterator[Reader]:
         if list(read) == list(frame):  # then nothing is refused, whatever the rows hold
             try:
                 rows = Held(rows_of(read, asked))
-                encode(rows, list(map(str, read)), asked, Unpaid(Key.of_seed(0)), feasible=False)
+                encode(rows, list(map(str, read)), asked, unpaid(Key.of_seed(0)), feasible=False)
             except ValueError as error:
                 raise AssertionError("refused by its rows") from error
         datasets.dataset_from_frame(Table.of(path).frame(), "sick", positive="yes", unknown="base")

@@ -34,7 +34,7 @@ from bdpvi import datasets
 from bdpvi.datasets import Split
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.noise.keys import Key
-from bdpvi.regression.objective import Improved
+from bdpvi.regression.objective import improved
 from bdpvi.regression.objective_plan import Facts, ObjectivePlan, plan
 from bdpvi.regression.perturbed_objective import perturbed_minima
 
@@ -102,7 +102,7 @@ def released(
 ) -> Tensor:
     """Return weights as a release has them."""
     minimum = perturbed_minima(settings, x, y, Key.of_seed(seed))[0]
-    return Improved.of(settings, minimum, numbers).w
+    return improved(settings, minimum, numbers)[0]
 
 
 def predicted(settings: ObjectivePlan, w: Tensor, x: Tensor) -> Tensor:
@@ -169,9 +169,9 @@ def wide(seeds: int) -> None:
                 changed = 0
                 for seed, (t, m) in enumerate(zip(tables, most, strict=True)):
                     minimum = perturbed_minima(settings, t.x, t.y, Key.of_seed(seed))[0]
-                    improved = Improved.of(settings, minimum)
-                    changed += improved.factor is None
-                    for found, w in ((before, minimum), (after, improved.w)):
+                    better, factor = improved(settings, minimum)
+                    changed += factor is None
+                    for found, w in ((before, minimum), (after, better)):
                         found.append(gain(predicted(settings, w, t.fresh), t.chance) / m)
                 print(
                     f"| {matter} of {columns} | {correlation:g} | {truth:.3f} | {epsilon:g} | "

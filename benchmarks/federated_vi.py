@@ -79,7 +79,7 @@ def dpvi(train: Dataset, test: Dataset, epsilon: float | None, seeds: list[int])
             steps=settings.steps,
         )
     runs = [Run(noise_multiplier=noise, seed=seed) for seed in seeds]
-    outcomes = dpvi_runs(MODEL, MeanField(MODEL), train, runs=runs, settings=settings)
+    outcomes = dpvi_runs(MODEL, train, runs=runs, settings=settings)
     scores = [
         scored(test, predictive_means(MODEL, one.latents, test.x).mean(0)) for one in outcomes
     ]

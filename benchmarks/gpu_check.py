@@ -49,9 +49,10 @@ from bdpvi import (
     guides,
 )
 from bdpvi._ground.host import on
-from bdpvi.bench.methods import descent, sgld, variational
+from bdpvi.bench.methods.dp_gd import DPGD, DPSGLDLosses
 from bdpvi.bench.methods.posterior import LaplaceDraws
 from bdpvi.bench.methods.runs import Run
+from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.federated_vi import fit_federated
 from bdpvi.federated.rounds import Rounds
@@ -348,18 +349,18 @@ def trained(data: Dataset, steps: int = 30) -> dict[str, Case]:
 
     def by_dpvi(device: torch.device) -> Tensor:
         model = logistic()
-        settings = variational.DPVISettings(steps=steps, rate=0.5)
-        guide = guides.MeanField(model)
-        return variational.train(model, guide, data.to(device), runs=RUNS, settings=settings)["loc"]
+        settings = DPVISettings(steps=steps, rate=0.5, draws=None)
+        (found,) = dpvi_runs(model, data.to(device), runs=RUNS, settings=settings)
+        return found.latents["w"]
 
     def by_gd(device: torch.device) -> Tensor:
-        settings = descent.DPGDSettings(steps=steps)
-        (found,) = descent.dp_gd_runs(logistic(), data.to(device), runs=RUNS, settings=settings)
+        prepared = DPGD(model=logistic(), steps=steps).prepare(data.to(device), 1e-5)
+        (found,) = prepared.outcomes([1.0], [1])
         return found.latents["w"]
 
     def by_sgld(device: torch.device) -> Tensor:
-        settings = sgld.DPSGLDSettings(steps=steps, draws=1)
-        (found,) = sgld.dp_sgld_runs(logistic(), data.to(device), runs=RUNS, settings=settings)
+        method = DPSGLDLosses(model=logistic(), steps=steps, draws=1)
+        (found,) = method.prepare(data.to(device), 1e-5).outcomes([1.0], [1])
         return found.latents["w"]
 
     def by_draws(device: torch.device) -> Tensor:

@@ -32,7 +32,6 @@ from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.bench.methods.runs import Run
 from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
-from bdpvi.guides import MeanField
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.tables.metrics import accuracy
 
@@ -293,7 +292,6 @@ def authors(data: str, seeds: int) -> str:
     for sigma, published in zip(track(sigmas, f"DPVI, {data}"), theirs, strict=True):
         outcomes = dpvi_runs(
             model,
-            MeanField(model),
             split.train.to("cpu"),
             runs=[Run(noise_multiplier=sigma, seed=seed) for seed in range(seeds)],
             settings=DPVISettings(

@@ -10,6 +10,6 @@ def left_out(patch: pytest.MonkeyPatch) -> None:
     for name in (
         "bdpvi.tables.reading.rehearse",
         "bdpvi.synthesis.released.rehearse",
-        "bdpvi.sklearn.base.PrivateEstimator._rehearse",
+        "bdpvi.sklearn.fitting.rehearse",
     ):
         patch.setattr(name, lambda *_: None)

@@ -247,11 +247,3 @@ def compared(folder: Path, device: str, method: str) -> float:
     assert found.exit_code == 0, found.output
     rows = json.loads(found.stdout)["summary"]
     return float(next(row["log_score"] for row in rows if row["method"] == method))
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("method", ["dp-gd", "bdp-vi-mean-field"])
-def test_a_comparison_on_a_device_is_the_cpus(method: str, tmp_path: Path) -> None:
-    expected = compared(tmp_path, "cpu", method)
-    with fake_cuda.pretended():
-        assert compared(tmp_path, "cuda", method) == pytest.approx(expected, abs=1e-9)

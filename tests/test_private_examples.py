@@ -13,7 +13,6 @@ import gaussian_process
 import group_effects
 import mixture
 import numpy as np
-import pyro
 import pytest
 import robust
 import spline
@@ -21,11 +20,7 @@ import survival
 import torch
 import two_layers
 from _example import Draws, Example
-from pyro import poutine
 from scipy import interpolate, stats
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 
 from bdpvi import Dataset
 from bdpvi._ground.isolation import isolated
@@ -37,57 +32,6 @@ EXAMPLES: list[Example] = [
 every = pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.__name__)
 RECORDS = 2000
 STEPS = {autoencoder.__name__: 300, two_layers.__name__: 300}
-
-
-class Swapped(TorchFunctionMode):
-    """Put values where torch is handed parameters."""
-
-    def __init__(self, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self.values = {id(one): values[name] for name, one in parameters.items()}
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        swap: Callable[[Any], Any] = lambda one: self.values.get(id(one), one)  # noqa: E731
-        return function(*tree_map(swap, args), **tree_map(swap, kwargs or {}))
-
-
-@every
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
-def test_each_record_alone_has_a_gradient_in_every_parameter(
-    example: Example, dtype: torch.dtype
-) -> None:
-    """As private training takes it: one record at a time, under vmap."""
-    data = example.simulated(8, 0).to("cpu", dtype)
-    with isolated(data.x), pyro.validation_enabled(False):
-        torch.manual_seed(0)
-        model, guide = example.fresh()
-        example.LOSS.loss(model, guide, data.x, data.y)  # fills the store
-        parameters = dict(pyro.get_param_store().named_parameters())
-        assert {one.dtype for one in parameters.values()} == {dtype}
-
-        def loss(values: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            with Swapped(parameters, values):
-                drawn = poutine.trace(guide).get_trace(x[None], y[None])
-                replayed = poutine.replay(model, trace=drawn)
-                joint = poutine.trace(poutine.enum(replayed, first_available_dim=-2)).get_trace(
-                    x[None], y[None]
-                )
-                each = _example.local_log_density(joint, 1).sum()
-                sites = [one for one in joint.nodes.values() if one["type"] == "sample"]
-                prior = sum(one["log_prob"].sum() for one in sites if not _example.local(one))
-                return drawn.log_prob_sum() - each - prior  # type: ignore[no-any-return]
-
-        start = {name: one.detach() for name, one in parameters.items()}
-        gradient = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0), randomness="same")(
-            start, data.x, data.y
-        )
-    for name, value in gradient.items():
-        assert value.shape == (8, *start[name].shape)
-        assert value.dtype == dtype
-        assert bool(value.isfinite().all()), name
-        assert bool((value != 0).any()), name
 
 
 @pytest.fixture(scope="module")

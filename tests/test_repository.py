@@ -16,7 +16,6 @@ PAGES = [*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.md")
 READ = ("tutorial", "how-to", "explanation", "studies")
 LOOKED_UP = ("terms.md", "errata.md", "from-other-libraries.md")
 """Folders whose pages are read from top to bottom, and pages in them that are not."""
-OUTPUTS = sorted((ROOT / "docs" / "benchmarks").glob("*.txt"))
 
 
 def test_pages_that_are_read_are_short() -> None:

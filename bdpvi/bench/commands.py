@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 METHODS = (
     "logistic-regression", "non-private", "posterior-draws", "bdp-vi-full-rank",
     "bdp-vi-mean-field", "dpvi-ma", "dpvi-pld", "dp-sgld", "dp-sgld-pld", "dp-gd",
-    "noisy-statistics", "objective-perturbation",
+    "objective-perturbation",
 )  # fmt: skip
 TUNED = tuple(name for name in METHODS if not name.startswith(("posterior", "bdp-vi")))
 ALL, SEARCHED = ",".join(METHODS), ",".join(TUNED)
@@ -87,6 +88,21 @@ def demo(
         result.print(Console())
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions:
+    """What is compared, and how often each result is measured."""
+
+    methods: Methods = ALL
+    epsilons: Annotated[
+        str, typer.Option(help="Comma-separated ε that every private method is calibrated to.")
+    ] = EPSILONS
+    delta: Delta = 1e-5
+    seeds: Annotated[int, typer.Option(help="Number of trainings behind every result.")] = 10
+    draws: Annotated[
+        int, typer.Option(help="Number of draws behind every result of a release from one fit.")
+    ] = 1_000
+
+
 @of_fields
 def compare(
     table: SplitTable,
@@ -94,15 +110,7 @@ def compare(
         Path,
         typer.Option(help="Folder for tables, figures and report; an unfinished run continues."),
     ],
-    methods: Methods = ALL,
-    epsilons: Annotated[
-        str, typer.Option(help="Comma-separated ε that every private method is calibrated to.")
-    ] = EPSILONS,
-    delta: Delta = 1e-5,
-    seeds: Annotated[int, typer.Option(help="Number of trainings behind every result.")] = 10,
-    draws: Annotated[
-        int, typer.Option(help="Number of draws behind every result of a release from one fit.")
-    ] = 1_000,
+    asked: ComparisonOptions,
     settings: Settings = None,
     searched: Annotated[
         bool,
@@ -131,11 +139,11 @@ def compare(
     named = table.name if searched or settings is not None else DEFAULT
     chosen = hyperparameters.load(named, settings or hyperparameters.FILE)
     plan = comparison.ComparisonPlan(
-        methods=_methods(chosen.methods, methods),
-        epsilons=_numbers("epsilons", epsilons),
-        delta=delta,
-        seeds=seeds,
-        draws=draws,
+        methods=_methods(chosen.methods, asked.methods),
+        epsilons=_numbers("epsilons", asked.epsilons),
+        delta=asked.delta,
+        seeds=asked.seeds,
+        draws=asked.draws,
         at=chosen.at,
     )
     with options.resumable(out / "cells"):
@@ -146,7 +154,7 @@ def compare(
             chosen={"data": chosen.data, **chosen.how},
             track=progress.silent if quiet else progress.bar,
         )
-    _shown(out, delta, as_json)
+    _shown(out, asked.delta, as_json)
 
 
 def _shown(out: Path, delta: float, as_json: bool) -> None:
@@ -173,35 +181,40 @@ def _shown(out: Path, delta: float, as_json: bool) -> None:
     outputs.say("Wrote " + ", ".join(map(str, files)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """The effort of a search."""
+
+    configurations: Annotated[int, typer.Option(help="Random configurations of every method.")] = 24
+    refinements: Annotated[
+        int,
+        typer.Option(help="Further configurations of every method, steps from the best so far."),
+    ] = 12
+    epsilons: Annotated[str, typer.Option(help="Comma-separated ε at which they are scored.")] = (
+        EPSILONS
+    )
+    objective: Annotated[
+        str, typer.Option(help="Criterion for settings: log-score, accuracy or auc.")
+    ] = "log-score"
+    delta: Delta = 1e-5
+    folds: Annotated[int, typer.Option(help="Folds of cross-validation.")] = 5
+    repeats: Annotated[
+        int, typer.Option(help="Cross-validations, with folds of their own, of the finalists.")
+    ] = 1
+    finalists: Annotated[
+        int, typer.Option(help="Number of finalists at each ε, scored by all repeats.")
+    ] = 4
+    seeds: Annotated[int, typer.Option(help="Number of seeds of every fold.")] = 4
+
+
 @of_fields
 def tune(
     table: SplitTable,
     out: Annotated[
         Path, typer.Option(help="Hyper-parameter file that gets an entry for this data set.")
     ],
+    asked: SearchOptions,
     methods: Methods = SEARCHED,
-    configurations: Annotated[
-        int, typer.Option(help="Random configurations of every method.")
-    ] = 24,
-    refinements: Annotated[
-        int,
-        typer.Option(help="Further configurations of every method, steps from the best so far."),
-    ] = 12,
-    epsilons: Annotated[
-        str, typer.Option(help="Comma-separated ε at which they are scored.")
-    ] = EPSILONS,
-    objective: Annotated[
-        str, typer.Option(help="Criterion for settings: log-score, accuracy or auc.")
-    ] = "log-score",
-    delta: Delta = 1e-5,
-    folds: Annotated[int, typer.Option(help="Folds of cross-validation.")] = 5,
-    repeats: Annotated[
-        int, typer.Option(help="Cross-validations, with folds of their own, of the finalists.")
-    ] = 1,
-    finalists: Annotated[
-        int, typer.Option(help="Number of finalists at each ε, scored by all repeats.")
-    ] = 4,
-    seeds: Annotated[int, typer.Option(help="Number of seeds of every fold.")] = 4,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -216,11 +229,8 @@ def tune(
     from bdpvi._ground import progress
     from bdpvi.bench import hyperparameters, report, tuning
 
-    search = tuning.Search(
-        configurations=configurations, refinements=refinements, objective=objective, folds=folds,
-        epsilons=tuple(_numbers("epsilons", epsilons)), repeats=repeats, finalists=finalists,
-        seeds=seeds, delta=delta,
-    )  # fmt: skip
+    epsilons = tuple(_numbers("epsilons", asked.epsilons))
+    search = tuning.Search(**vars(asked) | {"epsilons": epsilons})
     with options.resumable(tuning.trials_folder(out)):
         found = tuning.tune(
             table.split(options.PUBLIC_SEED).train,

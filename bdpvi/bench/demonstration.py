@@ -24,7 +24,7 @@ from bdpvi._ground.store import check_writable
 from bdpvi.bayesian.fit import Fit, Training, fit
 from bdpvi.bayesian.releases import cost, preview, release
 from bdpvi.bench.methods import Method
-from bdpvi.bench.methods.dp_sgld import DPSGLDLosses
+from bdpvi.bench.methods.dp_gd import DPSGLDLosses
 from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bdpvi._ground import outputs, store
@@ -16,20 +15,12 @@ if TYPE_CHECKING:
 def show_plan(data: str, file: FileFormat, asked: Request, as_json: bool) -> None:
     """Print the plan of a request, from the header only."""
     from bdpvi.datasets.table import Table
-    from bdpvi.datasets.units import without_unit
     from bdpvi.privacy.book import ROW, Book, checked
     from bdpvi.tables.encoded import price_of
-    from bdpvi.tables.validation import check
 
     book = Book("", unit=asked.person or ROW, rows=asked.rows_of_person)
     checked(None, book.unit, book.rows)
-    header = list(Table.of(data, file=file).header)
-    public, named = asked.public.in_file(header, file), header
-    if asked.person:
-        named, public = without_unit(header, asked.person), public.of_unit(asked.person)[1]
-    asked = replace(asked, public=public)
-    check(asked)
-    price = price_of(asked, named, book.rows)
+    price = price_of(asked, list(Table.of(data, file=file).header), file)[0]
     whom = f" to add or remove {book.whose}" if asked.person else ""
     facts = {
         "epsilon": asked.epsilon,

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -34,35 +33,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-
-@dataclass(frozen=True)
-class Rules:
-    """The range of each rule and its nodes: more nodes cost time, fewer cost accuracy.
-
-    Attributes:
-        reach: standard deviations integrated over; the mass beyond is 1e-16.
-        narrow: largest standard deviation for Gauss-Hermite.
-        hermite: nodes of Gauss-Hermite.
-        highest: largest order of derivatives for which these nodes suffice.
-        nodes: nodes of Gauss-Legendre at a standard deviation of 1, minus 16.
-        wide: a power of two; for larger standard deviations the logit is the variable.
-        far: logits integrated over in that case.
-        wide_nodes: nodes in that case.
-        cells: numbers per block that fit in the cache.
-    """
-
-    reach: float = 8.3
-    narrow: float = 0.05
-    hermite: int = 18
-    highest: int = 17
-    nodes: int = 48
-    wide: float = 4.0
-    far: float = 40.0
-    wide_nodes: int = 240
-    cells: int = 1 << 18
-
-
-RULES = Rules()
+REACH = 8.3
+"""Standard deviations integrated over; the mass beyond is 1e-16."""
+NARROW, HERMITE = 0.05, 18
+"""Largest standard deviation for Gauss-Hermite, and its nodes: more cost time, fewer accuracy."""
+HIGHEST = 17
+"""Largest order of derivatives for which these nodes suffice."""
+NODES = 48
+"""Nodes of Gauss-Legendre at a standard deviation of 1, minus 16."""
+WIDE, FAR, WIDE_NODES = 4.0, 40.0, 240
+"""A power of two, beyond which the logit is the variable; the logits integrated over; nodes."""
+CELLS = 1 << 18
+"""Numbers per block that fit in the cache."""
 
 
 def derivatives(mean: Tensor, variance: Tensor, bound: Tensor, order: int) -> Tensor:
@@ -85,19 +67,19 @@ def derivatives(mean: Tensor, variance: Tensor, bound: Tensor, order: int) -> Te
     >>> derivatives(0 * one, 1e-12 * one, math.inf * one, 2).squeeze(1)  # log ½, 1e-6/2, -1e-12/4
     tensor([-6.9315e-01,  5.0000e-07, -2.5000e-13], dtype=torch.float64)
     """
-    if not 1 <= order <= RULES.highest:
-        raise ValueError(f"order must be from 1 to {RULES.highest}, got {order}")
+    if not 1 <= order <= HIGHEST:
+        raise ValueError(f"order must be from 1 to {HIGHEST}, got {order}")
     deviation, slope = variance.sqrt(), bound.clamp(max=1)
     knee = torch.log1p(-slope) - torch.log(slope)
-    reach = RULES.reach * deviation
+    reach = REACH * deviation
     # The poles of σ lie π/√v from the real axis of t: wider Gaussians need more nodes.
-    level = torch.ceil(torch.log2(deviation.clamp(0.5, 2 * RULES.wide))).int()
-    level[(deviation <= RULES.narrow) & (mean - reach >= knee)] = _NARROW
+    level = torch.ceil(torch.log2(deviation.clamp(0.5, 2 * WIDE))).int()
+    level[(deviation <= NARROW) & (mean - reach >= knee)] = _NARROW
     level[mean + reach <= knee] = _STRAIGHT
     result = mean.new_empty(order + 1, len(mean))
     for step in torch.unique(level).tolist():
         rows = (level == step).nonzero()[:, 0]
-        for part in rows.split(max(1, RULES.cells // _nodes(step))):
+        for part in rows.split(max(1, CELLS // _nodes(step))):
             record = mean[part], deviation[part], slope[part], knee[part]
             result[:, part] = _integrate(step, *record, order)
     return result
@@ -109,10 +91,10 @@ _STRAIGHT, _NARROW = -3, -2
 
 def _nodes(step: int) -> int:
     if step <= _NARROW:
-        return RULES.hermite
-    if 2**step > RULES.wide:
-        return RULES.wide_nodes
-    return RULES.nodes if step < 0 else 16 + int(RULES.nodes * 2**step)
+        return HERMITE
+    if 2**step > WIDE:
+        return WIDE_NODES
+    return NODES if step < 0 else 16 + int(NODES * 2**step)
 
 
 def _integrate(
@@ -125,7 +107,7 @@ def _integrate(
         return result
     if step == _NARROW:
         return _hermite(mean, deviation, order)
-    rule = _wide if 2**step > RULES.wide else _legendre
+    rule = _wide if 2**step > WIDE else _legendre
     return rule(mean, deviation, slope, knee, order, _nodes(step))
 
 
@@ -136,7 +118,7 @@ def _hermite(mean: Tensor, deviation: Tensor, order: int) -> Tensor:
     terms of σ′ fall by √v/π per degree: for √v ≤ 0.05, n = 18 and k ≤ 15 the integral of the first
     omitted term is below 1e-20 v.
     """
-    node, weight = (a.to(mean) for a in _nodes_of("hermite", RULES.hermite))
+    node, weight = (a.to(mean) for a in _nodes_of("hermite", HERMITE))
     weight = weight / math.sqrt(2 * math.pi)
     logit = torch.addcmul(mean, deviation, node.unsqueeze(1))
     value = weight @ logsigmoid(logit)
@@ -150,15 +132,15 @@ def _hermite(mean: Tensor, deviation: Tensor, order: int) -> Tensor:
 def _legendre(
     mean: Tensor, deviation: Tensor, slope: Tensor, knee: Tensor, order: int, nodes: int
 ) -> Tensor:
-    low = ((knee - mean) / deviation.clamp(min=1e-150)).clamp(-RULES.reach, RULES.reach)
+    low = ((knee - mean) / deviation.clamp(min=1e-150)).clamp(-REACH, REACH)
     node, weight = (a.to(mean) for a in _nodes_of("legendre", nodes))
-    half = ((RULES.reach - low) / 2).unsqueeze(1)
-    t = RULES.reach + half * (node - 1)
+    half = ((REACH - low) / 2).unsqueeze(1)
+    t = REACH + half * (node - 1)
     density = torch.exp(-t * t / 2) * (half * weight / math.sqrt(2 * math.pi))
     logit = torch.addcmul(mean.unsqueeze(1), deviation.unsqueeze(1), t)
     miss = torch.sigmoid(-logit)
     mass = torch.special.ndtr(low)
-    at_mean = torch.where(low > -RULES.reach, logsigmoid(knee) + slope * (mean - knee), 0)
+    at_mean = torch.where(low > -REACH, logsigmoid(knee) + slope * (mean - knee), 0)
     edge = deviation * torch.exp(-low * low / 2) / math.sqrt(2 * math.pi)
     rows = [
         (logsigmoid(logit) * density).sum(1) + at_mean * mass - slope * edge,
@@ -172,7 +154,7 @@ def _legendre(
 def _wide(
     mean: Tensor, deviation: Tensor, slope: Tensor, knee: Tensor, order: int, nodes: int
 ) -> Tensor:
-    low, high = knee.clamp(min=-RULES.far), knee.clamp(min=0) + RULES.far
+    low, high = knee.clamp(min=-FAR), knee.clamp(min=0) + FAR
     node, weight = (a.to(mean) for a in _nodes_of("legendre", nodes))
     half = ((high - low) / 2).unsqueeze(1)
     logit = low.unsqueeze(1) + half * (node + 1)
@@ -180,7 +162,7 @@ def _wide(
     curved = miss * (1 - miss) * (half * weight)
     above, spread = logit - mean.unsqueeze(1), deviation.unsqueeze(1)
     # Beyond 40 the density is 0, and so is its product with the polynomials.
-    z = (above / spread).clamp(-RULES.far, RULES.far)
+    z = (above / spread).clamp(-FAR, FAR)
     density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
     mass = torch.special.ndtr(z)
     rows = [

@@ -15,7 +15,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.dataset import BlockData, Data
 from bdpvi.datasets.items import Items, by_index
-from bdpvi.programs.sources import ByPosition, RecordSource, Rows, source_of
+from bdpvi.programs.sources import ByPosition, Rows, Windows, source_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Arguments:
     leaves: tuple[Any, ...]
     form: Any
     sampled: tuple[bool, ...]
-    source: RecordSource
+    source: ByPosition | Windows
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
@@ -83,7 +83,7 @@ class Arguments:
         return cls.of(rows, {})
 
     @classmethod
-    def of_source(cls, source: RecordSource, like: Rows) -> Arguments:
+    def of_source(cls, source: ByPosition | Windows, like: Rows) -> Arguments:
         """Return the arguments of records that are not in memory, like a record of ones."""
         named = dict(zip(source.names, like, strict=False))
         leaves, form = tree_flatten(((), named) if named else (like, named))

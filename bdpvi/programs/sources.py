@@ -8,11 +8,10 @@ many as fit in a public amount of memory.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -56,10 +55,12 @@ def latents_like(data: Data) -> Tensor:
     return next(found, torch.empty(0, device=data.like[0].device))
 
 
-class RecordSource(ABC):
-    """Records, and the batches of a training.
+@dataclass(eq=False)
+class ByPosition:
+    """Records that are read by position: tensors in memory, or items.
 
     Attributes:
+        read: returns the records at positions.
         length: N.
         holds: what holds the records.
         place: two calls with the same records have the same.
@@ -67,26 +68,6 @@ class RecordSource(ABC):
         in_memory: whether nothing is read.
         names: by which a model gets the tensors of a record; () by position.
     """
-
-    length: int
-    holds: tuple[Any, ...]
-    place: object
-    some: Callable[[], Sequence[Tensor]]
-    in_memory: bool = False
-    names: tuple[str, ...] = ()
-
-    @abstractmethod
-    def batch(self, mechanism: NoisySum, step: int) -> RecordBatch:
-        """Return the Poisson batch of a step."""
-
-    @abstractmethod
-    def every(self) -> Iterator[RecordBatch]:
-        """Yield all records, a few at a time."""
-
-
-@dataclass(eq=False)
-class ByPosition(RecordSource):
-    """Records that are read by position: tensors in memory, or items."""
 
     read: Callable[[Tensor], Rows]
     length: int
@@ -117,7 +98,7 @@ class ByPosition(RecordSource):
         yield RecordBatch(self.read, torch.arange(self.length))
 
 
-def source_of(data: BlockData, like: Rows, steps: int | None = None) -> RecordSource:
+def source_of(data: BlockData, like: Rows, steps: int | None = None) -> ByPosition | Windows:
     """Return what reads these records, as ``like`` in type and place, for a number of steps."""
     if data.items is None:
         return Windows(data, like, steps)
@@ -125,7 +106,7 @@ def source_of(data: BlockData, like: Rows, steps: int | None = None) -> RecordSo
 
 
 @dataclass(eq=False)
-class Windows(RecordSource):
+class Windows:
     """The batches of records in blocks; those of some steps at a time are in memory.
 
     Attributes:
@@ -137,6 +118,8 @@ class Windows(RecordSource):
     data: BlockData
     like: Rows
     steps: int | None = None
+    in_memory: ClassVar[bool] = False
+    names: ClassVar[tuple[str, ...]] = ()
     _held: dict[int, list[Rows]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -193,22 +176,12 @@ class Windows(RecordSource):
         parts = self.data.parts
         if isinstance(parts, Spread):  # whole blocks come back; the bar is that of the steps
             parts = replace(parts, ahead=_AHEAD, track=None)
-        for block in parts.each(_Parts.of):
-            yield from block.parts
+        for block in parts.each(_alone):
+            yield from block
 
 
-@dataclass(frozen=True, eq=False)
-class _Parts:
-    """Records of a block; a sum has those of both, in order."""
-
-    parts: tuple[Rows, ...]
-
-    @classmethod
-    def of(cls, part: Rows) -> _Parts:
-        return cls((part,))
-
-    def __add__(self, other: _Parts) -> _Parts:
-        return _Parts(self.parts + other.parts)
+def _alone(part: Rows) -> list[Rows]:
+    return [part]
 
 
 def at(rows: Rows, positions: Tensor) -> Rows:

@@ -73,13 +73,6 @@ class Group(NamedTuple):
     axes: Tensor
 
 
-class Equation(NamedTuple):
-    """What is known of each c: r(c) and, were it the right one, its deviation; of any shape."""
-
-    rest: Tensor
-    deviation: Tensor
-
-
 def groups_of(
     plan: ObjectivePlan, minimum: Tensor, numbers: Sequence[int] | None = None
 ) -> list[Group]:
@@ -99,7 +92,9 @@ def groups_of(
     return made
 
 
-def equation(plan: ObjectivePlan, intercept: float, groups: Sequence[Group], c: Tensor) -> Equation:
+def equation(
+    plan: ObjectivePlan, intercept: float, groups: Sequence[Group], c: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return r(c) and its deviation for factors ``c`` of any shape; N must be known."""
     spread = math.sqrt(sum(one.variance * one.size for one in groups))
     curvature, squares, pull = moments_of(plan, intercept, spread, c)
@@ -111,7 +106,7 @@ def equation(plan: ObjectivePlan, intercept: float, groups: Sequence[Group], c: 
         signal = (size - count * noise.mean(-1)).clamp(min=0)
         rest = rest + plan.ridge * size - count * (slopes / whole).mean(-1)
         square = square + 2 * count * (noise**2).mean(-1) + 4 * noise.mean(-1) * signal
-    return Equation(rest, plan.ridge * square.sqrt())
+    return rest, plan.ridge * square.sqrt()
 
 
 def slope_of(plan: ObjectivePlan, minimum: Tensor, numbers: Sequence[int] | None = None) -> float:

@@ -60,21 +60,6 @@ class Noise(NamedTuple):
     widest: float
 
 
-class Moments(NamedTuple):
-    """Sums over the records, each of the shape of ``factor``.
-
-    Attributes:
-        curvature: h/v, in a feature of variance 1.
-        squares: of weighted scores of such a feature.
-        pull: of weighted scores times weights: what the records add to each released weight,
-            dotted with the weights.
-    """
-
-    curvature: Tensor
-    squares: Tensor
-    pull: Tensor
-
-
 class Slab(NamedTuple):
     """The law of weights without noise, in units of the noise.
 
@@ -101,7 +86,9 @@ def variance_of(plan: ObjectivePlan) -> float:
     return float(_CHANCE @ _POINT.clamp(-plan.limit, plan.limit) ** 2)
 
 
-def moments_of(plan: ObjectivePlan, intercept: float, spread: float, factor: Tensor) -> Moments:
+def moments_of(
+    plan: ObjectivePlan, intercept: float, spread: float, factor: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return sums over typical records with logits of the model about N(intercept, spread²).
 
     Args:
@@ -109,6 +96,11 @@ def moments_of(plan: ObjectivePlan, intercept: float, spread: float, factor: Ten
         intercept: of the model.
         spread: standard deviation of the rest of its logit, u.
         factor: targets are 1 with chance sigmoid(intercept + factor · u), any shape.
+
+    Returns:
+        h/v, in a feature of variance 1; the sum of squares of weighted scores of such a feature;
+        and of weighted scores times weights: what the records add to each released weight, dotted
+        with the weights. Each has the shape of ``factor``.
     """
     facts, k = plan.facts, plan.drawn.residual
     assert facts.rows is not None
@@ -124,7 +116,7 @@ def moments_of(plan: ObjectivePlan, intercept: float, spread: float, factor: Ten
         squares = squares + of @ (_CHANCE * cut**2)
         pull = pull + of @ (_CHANCE * sign * cut * u)
     many = facts.rows * omega
-    return Moments(many * curvature, many * omega * squares, many * pull)
+    return many * curvature, many * omega * squares, many * pull
 
 
 def noise_of(plan: ObjectivePlan, intercept: float, w: Tensor) -> Noise:

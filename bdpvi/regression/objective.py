@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -192,10 +192,10 @@ class ObjectivePerturbation:
 
         known = self.predicting(model, plan)
         objective = SummedObjective(plan, data.parts.map(signed_design, known, plan))
-        minima = minima_of(objective, plan, key)
-        each = [Improved.of(plan, one, self.numbers) for one in minima]
-        w = torch.stack([one.w for one in each])
-        return Output({"w": w.to(data.x) if isinstance(data, Dataset) else w}, said_of(each))
+        each = [improved(plan, one, self.numbers) for one in minima_of(objective, plan, key)]
+        w = torch.stack([one for one, _ in each])
+        latents = {"w": w.to(data.x) if isinstance(data, Dataset) else w}
+        return Output(latents, words_of([factor for _, factor in each]))
 
 
 def seldom_of(encoding: Encoding) -> Seldom:
@@ -220,47 +220,43 @@ def seldom_of(encoding: Encoding) -> Seldom:
     return tuple(found)
 
 
-class Improved(NamedTuple):
-    """A minimum after what is learned from it alone.
+def improved(
+    plan: ObjectivePlan, minimum: Tensor, numbers: Sequence[int] | None = None
+) -> tuple[Tensor, float | None]:
+    """Return a minimum after what is learned from it alone.
 
-    Attributes:
-        w: the weights, (d + 1,) with an intercept, else (d,).
-        factor: of the minimum's weights (:mod:`bdpvi.regression.calibration_slope`); None if few
-            columns stand out and numbers were shrunk instead.
+    Args:
+        plan: the settings.
+        minimum: the weights, (d + 1,) with an intercept, else (d,).
+        numbers: as in :class:`ObjectivePerturbation`.
+
+    Returns:
+        The weights, and their factor (:mod:`bdpvi.regression.calibration_slope`); None if few
+        columns stand out and numbers were shrunk instead.
     """
+    from bdpvi.regression.calibration_slope import scaled, slope_of
+    from bdpvi.regression.few_columns import of_few_columns
 
-    w: Tensor
-    factor: float | None
-
-    @classmethod
-    def of(
-        cls, plan: ObjectivePlan, minimum: Tensor, numbers: Sequence[int] | None = None
-    ) -> Improved:
-        """Return a minimum improved; ``numbers`` as in :class:`ObjectivePerturbation`."""
-        from bdpvi.regression.calibration_slope import scaled, slope_of
-        from bdpvi.regression.few_columns import of_few_columns
-
-        few = of_few_columns(plan, minimum, numbers)
-        if few is not None:
-            return cls(few, None)
-        factor = slope_of(plan, minimum, numbers)
-        return cls(scaled(plan, minimum, factor), factor)
+    few = of_few_columns(plan, minimum, numbers)
+    if few is not None:
+        return few, None
+    factor = slope_of(plan, minimum, numbers)
+    return scaled(plan, minimum, factor), factor
 
 
-def said_of(each: Sequence[Improved]) -> str:
-    """Return what a receipt says of several draws; "" if none changed.
+def words_of(factors: Sequence[float | None]) -> str:
+    """Return what a receipt says of the factors of several draws; "" if none changed.
 
-    >>> w = torch.zeros(2)
-    >>> said_of([Improved(w, 1.12), Improved(w, 0.98)])
+    >>> words_of([1.12, 0.98])
     "Weights, but the intercept's, were multiplied by 0.98 to 1.12 after noise was added"
     """
-    factors = sorted({one.factor for one in each if one.factor is not None})
-    said = [SHRUNK] * any(one.factor is None for one in each)
-    if any(factor != 1 for factor in factors):
-        least, most = factors[0], factors[-1]
+    words = [SHRUNK] * (None in factors)
+    known = sorted({factor for factor in factors if factor is not None})
+    if any(factor != 1 for factor in known):
+        least, most = known[0], known[-1]
         by = f"{least:g}" if least == most else f"{least:g} to {most:g}"
-        said.append(f"Weights, but the intercept's, were multiplied by {by} after noise was added")
-    return "; ".join(said)
+        words.append(f"Weights, but the intercept's, were multiplied by {by} after noise was added")
+    return "; ".join(words)
 
 
 def signed_design(

@@ -62,7 +62,7 @@ def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None 
     >>> perturbed_minima(settings, x, (x[:, 0] > 0).double(), Key.of_seed(0)).shape
     torch.Size([1, 2])
     """
-    return minima_of(WeightedObjective(plan, x, y), plan, key or Key.fresh())
+    return minima_of(SummedObjective.of(plan, x, y), plan, key or Key.fresh())
 
 
 def minima_of(objective: SummedObjective, plan: ObjectivePlan, key: Key) -> Tensor:
@@ -190,6 +190,11 @@ class SummedObjective:
             row[place] = 1.0
         self._factor: Tensor | None = None
 
+    @classmethod
+    def of(cls, plan: ObjectivePlan, x: Tensor, y: Tensor) -> SummedObjective:
+        """Return the objective of records in memory, as for :func:`perturbed_minima`."""
+        return cls(plan, Held(Signed.of(plan, x, y)))
+
     def gradient(self, w: Tensor) -> Tensor:
         """Return the gradient at w, (d,)."""
         return self.parts.sum(_pull, w, self.k) + self._of_prior(w)
@@ -268,19 +273,6 @@ class SummedObjective:
             f"the optimiser ended with a gradient of {size:.3g} ± {self.rounding(w):.3g}, more "
             f"than {self.tolerance:.3g}: nothing is released"
         )
-
-
-class WeightedObjective(SummedObjective):
-    """The objective of a table in memory.
-
-    Args:
-        plan, x, y: see :func:`perturbed_minima`.
-    """
-
-    def __init__(self, plan: ObjectivePlan, x: Tensor, y: Tensor) -> None:
-        made = Signed.of(plan, x, y)
-        self.signed, self.weights = made.signed, made.weights
-        super().__init__(plan, Held(made))
 
 
 def exact_sum(left: Tensor, rows: Tensor) -> Tensor:

@@ -45,22 +45,10 @@ class Place:
         return made if self.longest is None else made.robust(x, self.longest)
 
 
-@dataclass(frozen=True, eq=False)
-class _Sums:
-    """A round's sums without noise, (size,), and lengths of the contributions if they are kept."""
-
-    flat: Tensor
-    lengths: Tensor | None
-
-    @classmethod
-    def of(cls, records: tuple[Tensor, Tensor], place: Place, keep: bool) -> _Sums:
-        """Return the sums over some records."""
-        x, y = records
-        parts = place.parts(x, y)
-        return cls(summed(parts, x), parts.lengths(x) / parts.bound if keep else None)
-
-    def __add__(self, other: _Sums) -> _Sums:
-        return _Sums(self.flat + other.flat, None)
+def _sums(records: tuple[Tensor, Tensor], place: Place) -> Tensor:
+    """Return a round's sums over some records, without noise, (size,)."""
+    x, y = records
+    return summed(place.parts(x, y), x)
 
 
 def released(
@@ -71,9 +59,15 @@ def released(
     key: Key,
 ) -> tuple[Round, Tensor | None]:
     """Return one round, its noisy sums; and the lengths of contributions in memory."""
-    sums = records.sum(_Sums.of, place, isinstance(records, Held))
+    lengths = None
+    if isinstance(records, Held):
+        x, y = records.part
+        parts = place.parts(x, y)
+        flat, lengths = summed(parts, x), parts.lengths(x) / parts.bound
+    else:
+        flat = records.sum(_sums, place)
     numbers = place.parts(point.new_empty(0, len(point)), point.new_empty(0))
-    return noisy(sums.flat, numbers, point, multiplier, key), sums.lengths
+    return noisy(flat, numbers, point, multiplier, key), lengths
 
 
 def noisy(flat: Tensor, parts: Parts, point: Tensor, multiplier: float, key: Key) -> Round:

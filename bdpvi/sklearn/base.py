@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from copy import copy
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +15,10 @@ from sklearn.utils import check_random_state
 from bdpvi._ground.outputs import several
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
-    from bdpvi import Dataset, Release
+    from bdpvi import Release
     from bdpvi.bayesian.guarantees import Guarantee
     from bdpvi.datasets import Encoding, Schema
     from bdpvi.noise.keys import Key
-    from bdpvi.releases.transaction import Transaction
     from bdpvi.sklearn.inputs import Inputs
     from bdpvi.tables.request import Request
     from bdpvi.tables.rows import Encoded
@@ -88,7 +85,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             f"random_state={self.random_state!r} makes an experiment: anyone who knows it can "
             "subtract the noise, so there is no guarantee; a release needs random_state=None",
             PrivacyLeakWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
         return Key.of_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
 
@@ -178,70 +175,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _check(self, columns: Inputs, asked: Request, given: Encoded | None, rows: int) -> None:
         """Refuse what would be noticed only after a charge; ``rows`` are the most of a person."""
 
-    def _fit(
-        self,
-        inputs: Inputs,
-        y: Floats,
-        people: Mapping[str, Any],
-        few: Sequence[float],
-        **noted: bool,
-    ) -> None:
-        """Fit and release; keep only the release.
+    def _fit(self, *given: Any, **noted: bool) -> None:
+        """Fit and release; arguments as for :func:`bdpvi.sklearn.fitting.fit`."""
+        from bdpvi.sklearn.fitting import fit
 
-        Args:
-            inputs, y: the rows and their targets.
-            people: the unit of privacy, from :meth:`_people`.
-            few: targets of made-up rows.
-            noted: assumptions that a guarantee has to name.
-        """
-        from bdpvi import PrivacyUtilityWarning
-        from bdpvi.tables.allowance import Remaining
-
-        columns = self._columns(inputs, y)
-        asked = self._request(columns)
-        given = columns.known(asked)
-        self._setup(asked, given)  # refused before a charge
-        self._check(columns, asked, given, people["rows_per_unit"])
-        self._rehearse(inputs, people, few, noted)
-        with self._work(people, inputs, y) as work:
-            found, target = given, None
-            if found is None:
-                left = Remaining.whole(asked.distance, work.ledger.rows_per_unit)
-                found, target = columns.estimated(asked, work.perform, left)
-                if caution := found.caution(self.epsilon):
-                    warnings.warn(caution, PrivacyUtilityWarning, stacklevel=3)
-            data = self._dataset(inputs, y, found.encoding, people, **noted)
-            release = self._release(self._setup(asked, found, target), data, work)
-        self._keep(release, found.encoding)
-
-    def _rehearse(
-        self,
-        inputs: Inputs,
-        people: Mapping[str, Any],
-        few: Sequence[float],
-        noted: Mapping[str, bool],
-    ) -> None:
-        """Fit made-up rows by a copy, and read its release, before anything is charged.
-
-        Of ``inputs`` the columns alone are used; arguments as for :meth:`_fit`.
-
-        Raises:
-            ValueError: if anything fails.
-        """
-        from bdpvi import WorstCaseDP
-        from bdpvi.datasets.made_up import ROWS
-        from bdpvi.releases.transaction import rehearsed
-        from bdpvi.tables.rehearsal import MANY, read
-
-        if self._trial is not None or self._guarantee().name != WorstCaseDP.name:
-            return
-        twin = copy(self)
-        with rehearsed(people) as trial:
-            twin._trial, twin.ledger = trial, None
-            twin.expected_rows = self.expected_rows or MANY
-            rows = inputs.made_up()
-            twin._fit(rows, np.resize(few, ROWS), people, few, **noted)
-            read(twin.release_, rows.features(twin._encoding([*rows.columns])))
+        fit(self, *given, **noted)
 
     def _encoding(self, names: Sequence[str]) -> Encoding:
         """Return how columns with these names become features."""
@@ -250,38 +188,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         found = self.encoding_ or of_scales((self.center_, self.scale_), names)
         assert found is not None
         return found
-
-    @contextmanager
-    def _work(
-        self, people: Mapping[str, Any], inputs: Inputs, y: NDArray[Any]
-    ) -> Iterator[Transaction]:
-        """Yield the transaction of a fit, with all of ε reserved for it.
-
-        Args:
-            people: the unit of privacy, from :meth:`_people`.
-            inputs, y: the rows and their targets, by which they are known again without a ledger.
-        """
-        from bdpvi import Ledger, WorstCaseDP
-        from bdpvi._ground.host import HOST, on
-        from bdpvi.releases.transaction import Transaction
-
-        if self._trial is not None:
-            with on(HOST), self._trial.reserved(self.epsilon, self.delta, "fit"):
-                yield self._trial
-            return
-        secret = self._secret()
-        public = self._guarantee().name == WorstCaseDP.name
-        durable = self.ledger is not None and not secret.experiment
-        if durable and not public:
-            raise ValueError(f"ledger={self.ledger!r} accepts worst-case guarantees only")
-        ledger = (
-            Ledger.at(str(self.ledger), **people) if durable
-            else Ledger.of(*inputs.some(), y, **people)
-        )  # fmt: skip
-        work = Transaction(ledger, secret, alone=True, what=f"fit of {type(self).__name__}")
-        aside = work.reserved(self.epsilon, self.delta, "fit") if public else nullcontext()
-        with on(HOST), aside:
-            yield work
 
     def _declared(self, kinds: dict[str, tuple[str, ...]]) -> dict[str, str]:
         """Return the arguments' declarations about the table, in words."""
@@ -300,31 +206,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         weights = getattr(self, "class_weight", None) or {}
         said["class weights"] = tuple(f"{name}: {one:g}" for name, one in weights.items())
         return declared(**said, **kinds, rows=about(self.expected_rows))
-
-    def _dataset(
-        self,
-        inputs: Inputs,
-        y: Floats,
-        encoding: Encoding,
-        people: Mapping[str, Any],
-        **noted: bool,
-    ) -> Dataset:
-        """Return the standardised records, with the assumptions that a guarantee has to name."""
-        import torch
-
-        from bdpvi import Dataset
-        from bdpvi.datasets.dataset import People
-        from bdpvi.datasets.origin import DECLARED, GIVEN
-
-        said = self._declared(inputs.kinds)
-        noted[GIVEN] = not self._declares_features
-        return Dataset(
-            torch.from_numpy(inputs.features(encoding)),
-            torch.from_numpy(y),
-            feature_names=encoding.feature_names,
-            preprocessing={"encoding": encoding.to_dict(), DECLARED: said, **noted},
-            people=People(**people),
-        ).to(inputs.device)
 
     def _features(self, X: ArrayLike) -> Any:
         """Return the release's input, (N, d), for new rows, each cell read as in ``fit``.
@@ -345,45 +226,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         rows = Inputs(read_columns(frame, read_by))
         tell_of_unclear(unclear(encoding, rows.columns), encoding, 5)
         return torch.from_numpy(rows.features(encoding))
-
-    def _release(self, chosen: Setup, data: Dataset, work: Transaction) -> Release:
-        """Fit, charge and release; nothing secret is kept."""
-        from bdpvi.tables.prepared import Prepared
-
-        chosen = chosen.training(progress=False, **({} if self._trial is None else {"steps": 2}))
-        if chosen.route is None:
-            return replace(self._drawn(chosen.model, data, work), secret=None)
-        prepared = Prepared.of(chosen.model, data, chosen.route, ledger=work.ledger)
-        release = prepared.release(epsilon=self.epsilon, delta=self.delta, work=work)
-        return replace(release, secret=None)
-
-    def _drawn(self, model: Any, data: Dataset, work: Transaction) -> Release:
-        """Return draws from the posterior, using a ledger with this transaction only."""
-        import torch
-
-        from bdpvi.bayesian.drawing import Asked, DrawSamples, drawn
-        from bdpvi.bayesian.fit import fit
-        from bdpvi.guides import Laplace
-        from bdpvi.privacy.ledger import Ledger
-
-        kind, secret = self._guarantee(), work.secret
-        own = Ledger()
-        own.stand_for(work.ledger)
-        fitted = fit(model, Laplace(model), data, ledger=own, progress=False)
-        fitted.kept.name = work.name
-        generator = None
-        if secret.experiment:
-            generator = torch.Generator().manual_seed(int(secret) % 2**63)
-        asked = Asked(
-            draws=self.draws,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            guarantee=kind,
-            generator=generator,
-        )
-        draws = DrawSamples(fitted, asked, kind, "release")
-        plan, key, _ = work.charge(draws, last=True)
-        return drawn(draws, plan, key, work.ledger)
 
     def _together(self, guarantee: str, together: str) -> str:
         """Return the guarantee with the total cost of all fits, unless the receipt has it."""

@@ -295,7 +295,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         import torch
 
         super()._keep(release, encoding)
-        self.classes_ = self._classes
+        self.classes_ = vars(self).pop("_classes")
         center, scale = self.center_, self.scale_
         if len(self.classes_) > 2:
             found = of_classes.coefficients(release, center, scale)

@@ -92,7 +92,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         if release.estimate is not None and not release.estimate.reliable:
             from bdpvi import PrivacyUtilityWarning
 
-            warnings.warn(release.estimate.reason, PrivacyUtilityWarning, stacklevel=4)
+            warnings.warn(release.estimate.reason, PrivacyUtilityWarning, stacklevel=5)
         super()._keep(release, encoding)
         self.coef_ = self._estimated()
         last = self.summary_.coefficients[-1].mean

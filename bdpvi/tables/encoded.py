@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from bdpvi.datasets.cells import Cells, Columns, LazyColumns, read_cell, read_ce
 from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.types import ColumnType
+from bdpvi.datasets.units import without_unit
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.entry import digest_of
@@ -35,12 +36,16 @@ from bdpvi.tables.looks import Price
 from bdpvi.tables.request import Request
 from bdpvi.tables.rows import PERSON, Encoded, Rows
 from bdpvi.tables.setup import setup
+from bdpvi.tables.validation import check as check_request
 from bdpvi.tables.validation import purchase as purchase_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-C = TypeVar("C")
+    from bdpvi.datasets.formats import FileFormat
+
+Perform = Callable[[Mechanism[Any, Any]], Any]
+"""Plans, charges and draws, as :meth:`bdpvi.releases.transaction.Transaction.perform` does."""
 WITHOUT = "a target or an exposure is blank or outside the range of the model"
 """Why a row is not used."""
 
@@ -87,27 +92,14 @@ def _places(cells: Cells, values: Sequence[object]) -> np.ndarray[Any, np.dtype[
     return of_names[cells.codes]  # a blank is -1, the last
 
 
-class Perform(Protocol):
-    """Plans, charges and draws: :meth:`bdpvi.releases.transaction.Transaction.perform`."""
+def unpaid(key: Key) -> Perform:
+    """Return what draws by a key without charging: for the owner only."""
 
-    def __call__(self, mechanism: Mechanism[Any, C], /) -> C:
-        """Return what the mechanism draws."""
-
-
-@dataclass(frozen=True)
-class Unpaid:
-    """Draws without charging: for the owner only.
-
-    Attributes:
-        key: source of all noise.
-    """
-
-    key: Key
-
-    def __call__(self, mechanism: Mechanism[Any, C], /) -> C:
-        """Return what the mechanism draws."""
+    def perform(mechanism: Mechanism[Any, Any]) -> Any:
         plan = mechanism.plan(Before(Book("")))
-        return mechanism.draw(plan, self.key.child(mechanism.step))
+        return mechanism.draw(plan, key.child(mechanism.step))
+
+    return perform
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,20 +248,31 @@ def check(asked: Request, purchase: estimates.Purchase, left: Remaining) -> None
         _refuse_few(asked, purchase, asked.public.rows, need, left, "Nothing was spent")
 
 
-def price_of(asked: Request, header: Sequence[str], rows: int = 1) -> Price:
+def price_of(
+    asked: Request, header: Sequence[str], file: FileFormat
+) -> tuple[Price, Request, list[str]]:
     """Return what ε pays for before the fit, from a table's header and options alone.
 
     Args:
-        asked: the request.
-        header: names of the columns, without the unit's.
-        rows: the most rows of one unit.
+        asked: the request, which is checked.
+        header: names of the columns.
+        file: how the table's file is written.
+
+    Returns:
+        The price, and the request and the header without the column of persons.
     """
+    public, rows = asked.public.in_file(header, file), asked.rows_of_person
+    if asked.person:
+        header, public = without_unit(header, asked.person), public.of_unit(asked.person)[1]
+    asked = replace(asked, public=public)
+    check_request(asked)
     purchase, left = purchase_of(asked, header), Remaining.whole(asked.distance, rows)
     free = purchase.empty or asked.public.from_data
     check(asked, purchase, left)
     need = 0 if free else purchase.need(left.distance)
     columns = {} if free else purchase.estimated
-    return Price(asked.epsilon, columns, need, round(estimates.TOO_FEW * need))
+    price = Price(asked.epsilon, columns, need, round(estimates.TOO_FEW * need))
+    return price, asked, [*header]
 
 
 def promising(

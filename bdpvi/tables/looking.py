@@ -31,7 +31,6 @@ from bdpvi.tables.looks import Finding, Price, TableLook, TargetLook
 from bdpvi.tables.persons_look import persons_of
 from bdpvi.tables.request import Machine, Public, Request
 from bdpvi.tables.sheet import FEW, Column, Totals, totals
-from bdpvi.tables.validation import check as check_request
 from bdpvi.tables.validation import purchase
 
 _ODD = 3
@@ -376,11 +375,7 @@ def _price(
     """Return what ε pays for, and whether the rows are too few for it."""
     if not asked.epsilon or not asked.target or asked.positive in (None, ""):
         return None, []
-    used = [name for name in sheet if name != asked.person]
-    public = asked.public.of_unit(asked.person)[1] if asked.person else asked.public
-    asked = replace(asked, public=public.in_file(used, file))
-    check_request(asked)
-    price = price_of(asked, used, asked.rows_of_person)
+    price, asked, used = price_of(asked, list(sheet), file)
     open_ones = [name for name, kind in price.columns.items() if kind == UNDECLARED]
     numbers = [one for one in open_ones if sheet[one].look.kind in NUMBERS]
     names = [one for one in open_ones if one not in numbers]

@@ -29,7 +29,7 @@ from bdpvi.models.predictions import predictive_means
 from bdpvi.noise.keys import Key
 from bdpvi.releases.released import Release
 from bdpvi.releases.route import Allowance
-from bdpvi.tables.encoded import Unpaid, encode
+from bdpvi.tables.encoded import encode, unpaid
 from bdpvi.tables.inference import Intervals
 from bdpvi.tables.metrics import auc, fraction_correct, log_score
 from bdpvi.tables.rows import Encoded, Rows
@@ -248,7 +248,7 @@ def _parts(
         mask = torch.from_numpy(held)
         return records.select(~mask), records.select(mask), None
     rows = records.select(np.flatnonzero(~held)), records.select(np.flatnonzero(held))
-    free = Unpaid(key.child("constants"))
+    free = unpaid(key.child("constants"))
     found = encode(Held(rows[0]), work.header, work.asked, free, left=work.whole, feasible=False)
     train, test = (
         Dataset(

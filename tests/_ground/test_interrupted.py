@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -173,7 +171,6 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(
     assert not list((tmp_path / "kept").glob("*begun*"))
 
 
-QUICK = ["--data", "breast-cancer", "--records", "10", "--steps", "20", "--quiet"]
 COMPARE = [
     "--data", "breast-cancer", "--methods", "dp-gd,non-private", "--epsilons", "0.5",
     "--seeds", "2", "--quiet",
@@ -216,20 +213,6 @@ def test_what_cannot_be_written_is_said_before_the_work(
         out = tmp_path / "closed" / "out"
     assert run(command, *COMMANDS[command], "--out", out) == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def environment() -> dict[str, str]:
-    root = str(Path(bdpvi.__file__).parents[1])
-    return {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
-
-
-def started(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", "from bdpvi.cli import main; main()", *map(str, arguments)],
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def modes(folder: Path) -> set[tuple[bool, int]]:
@@ -383,14 +366,3 @@ def test_every_command_says_that_it_was_interrupted(
     assert error == "bdpvi: interrupted: nothing was finished; the same command starts again\n"
     assert not new.exists() or not list(new.iterdir())
     assert (made / "fit" / "ledger.jsonl").read_bytes() == ledger
-
-
-@pytest.mark.slow
-def test_kills_and_full_disks_at_any_point_cost_nothing() -> None:
-    """A dozen points of the hundreds that the benchmark tries."""
-    script = Path(__file__).parents[2] / "benchmarks" / "interruptions.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--kills", "12"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("faults: none\n")

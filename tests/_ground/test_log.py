@@ -7,10 +7,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from test_cli import run
 
 import bdpvi
 from bdpvi import Coupled, Dataset, Optimum, guides
@@ -47,17 +45,3 @@ def test_a_library_is_silent_by_itself() -> None:
     code = "import logging, bdpvi; logging.getLogger('bdpvi').warning('heard')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
-
-
-def test_verbose_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    logger = logging.getLogger("bdpvi")
-    before = (list(logger.handlers), logger.level)
-    command = ["demo", "--data", "breast-cancer", "--quiet", "--json", "--out", tmp_path / "demo"]
-    assert run("-v", *command) == 0
-    said, error = capsys.readouterr()
-    assert said.count("\n") == 1
-    assert error.splitlines()[0].endswith(" begins")
-    assert all(" INFO " in line for line in error.splitlines())
-    assert (logger.handlers, logger.level) == before
-    assert run(*command) == 0
-    assert not capsys.readouterr().err

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +13,6 @@ from typing import Any
 import pytest
 from damage import DEEP, damaged, rewritten
 from test_checkpoint import problem
-from test_cli import run
-from test_interrupted import COMPARE, TUNE
 
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset
 from bdpvi._ground import checkpoint, store
@@ -110,65 +106,6 @@ def test_state_of_a_fit_that_was_begun(
     check_file(file, go_on, damaged, 60, every=True)
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize(
-    ("command", "options", "files"),
-    [
-        (
-            "compare",
-            COMPARE,
-            ["settings.json", "cells/dp-gd@0.5.json", "cells/non-private@inf.json"],
-        ),
-        (
-            "tune",
-            TUNE,
-            [".trials/settings.json", ".trials/cells/dp-gd-0-0.json"],
-        ),
-    ],
-)
-def test_cells(
-    command: str,
-    options: list[str],
-    files: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    out = tmp_path / "out"
-    assert run(command, *options, "--out", out) == 0
-    if command == "tune":  # begins anew from what bdpvi has, and leaves that as it is
-        out.unlink()
-        monkeypatch.setattr("bdpvi.bench.tuning.replacing", _nowhere)
-    monkeypatch.setattr("bdpvi.bench.report.write", lambda *_: None)
-    monkeypatch.setattr("bdpvi.bench.tuning.score", _scored)
-
-    def go_on() -> None:
-        if run(command, *options, "--out", out):
-            error = capsys.readouterr().err
-            assert error.count("\n") == 1
-            raise ValueError(error)
-
-    for name in files:
-        file = tmp_path / f"out{name}" if command == "tune" else out / name
-        for change in (rewritten, damaged) if file.suffix == ".json" else (damaged,):
-            check_file(file, go_on, change, 12, every=False)
-
-
-class _nowhere:
-    def __init__(self, path: Path) -> None:
-        self.path = path.with_name("nowhere")
-
-    def __enter__(self) -> Path:
-        return self.path
-
-    def __exit__(self, *_: object) -> None:
-        self.path.unlink()
-
-
-def _scored(*_: Any) -> list[float]:
-    return [0.5]
-
-
 def test_hyperparameters(tmp_path: Path) -> None:
     file = tmp_path / "h.json"
     shutil.copy(FILE, file)
@@ -194,17 +131,3 @@ def test_json_that_python_cannot_nest_is_refused(tmp_path: Path) -> None:
     file.write_text(DEEP, encoding="utf-8")
     with pytest.raises(ValueError, match=r"deep\.json cannot be read"):
         store.read_json(file)
-
-
-@pytest.mark.slow
-def test_everything_that_is_read_is_refused_or_read() -> None:
-    """Forty damaged inputs of each reader; the benchmark takes more than a thousand."""
-    script = Path(__file__).parents[2] / "benchmarks" / "damage.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--inputs", "640"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("faults: none\n")

@@ -33,7 +33,7 @@ from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.regression.objective_plan import Facts, plan
-from bdpvi.regression.perturbed_objective import WeightedObjective
+from bdpvi.regression.perturbed_objective import SummedObjective
 from bdpvi.releases.noisy_sum import NoisySum
 
 DELTA, EPSILON = 1e-5, 4.0
@@ -268,7 +268,7 @@ def line_objectives() -> tuple[minima.Solved, minima.Solved]:
     settings = plan(Facts(columns=1, rows=100, intercept=False), epsilon=1.0, delta=DELTA)
     x, y = torch.linspace(-0.1, 0.1, 20).double()[:, None], (torch.arange(20) % 2).double()
     more = torch.cat([x, x.new_tensor([[2.0]])]), torch.cat([y, y.new_ones(1)])
-    one, two = (WeightedObjective(settings, *table) for table in ((x, y), more))
+    one, two = (SummedObjective.of(settings, *table) for table in ((x, y), more))
     return minima.Solved(one, settings.sigma), minima.Solved(two, settings.sigma)
 
 

@@ -39,7 +39,6 @@ from bdpvi.privacy.gaussian import equal_covariance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
 from bdpvi.privacy.groups import group
 from bdpvi.privacy.rounding import rounding_delta
-from bdpvi.releases.content import ORIGINS
 
 CLIP, SCALE, DELTA = 0.5, 0.3, 1e-5
 
@@ -228,6 +227,55 @@ def test_a_delta_that_leaves_a_record_unprotected_is_warned_of(data: Dataset) ->
 
 
 # --- receipts -------------------------------------------------------------------------------------
+
+
+ORIGINS = {
+    "format": "a constant",
+    "samples": "the mechanism's output",
+    "latents": "the samples, as the model's latent variables",
+    "receipt.about": "the owner's description of the preprocessing bounds, what was declared, "
+    "the source of the number of rows behind the settings, the part of the table "
+    "used, and what the released weights show: that few columns matter, or a factor",
+    "receipt.source": "how ε was found: one of four constants; and how many targets were "
+    "refused before by looking at the records, which no ε covers",
+    "receipt.together": "a constant and the ε of works by public settings, in this process; "
+    "which of them were on the same rows is read from these, at an overlap of half",
+    "receipt.draws": "the owner's choice",
+    "receipt.temperature": "the owner's choice; from public settings; or from the data, on a grid",
+    "receipt.noise_scale": "the guide's public number and the temperature",
+    "receipt.step": "public settings and the temperature",
+    **{
+        f"receipt.{bound}.{name}": origin
+        for bound in ("worst_case", "bayesian", "group", "typical")
+        for name, origin in {
+            "kind": "a constant",
+            "epsilon": "the target; or from public settings; or, if not certified, from the "
+            "data, up to two digits",
+            "delta": "the owner's choice",
+            "by": "names of methods: constants",
+            "relation": "the neighbours that were asked for",
+            "unit": "the owner's choice, who is protected",
+            "observer": "a constant",
+            "reliable": "from the data, one bit, for a Bayesian ε that is not certified only",
+            "reason": "empty",
+            "assumptions": "constants: which of them hold follows from how the table was read",
+            "distance": "empty",
+            "rounding": "zero",
+            "evidence": "empty",
+        }.items()
+    },
+    "receipt.group.share": "the owner's choice",
+    "receipt.group.confidence": "from δ, or the owner's choice",
+    "receipt.typical.share": "from the number of records: one of three constants",
+    "receipt.typical.confidence": "a constant",
+    "estimate": "the mechanism's output, or null",
+    "guide": "the mechanism's output, or null",
+    "parameters": "the mechanism's output; none for most models",
+    "model": "hyper-parameters, chosen without looking at the data",
+    "feature_names": "public preprocessing bounds",
+    "preprocessing": "public preprocessing bounds, and what was declared",
+}
+"""The source of each field of a release's file. It contains nothing else."""
 
 
 def fields(value: object, path: str = "") -> list[str]:

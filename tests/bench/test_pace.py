@@ -15,15 +15,15 @@ from simulated import logistic_data
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.bench.hyperparameters import load
 from bdpvi.bench.methods import METHODS
-from bdpvi.bench.methods.descent import DPGDSettings, dp_gd_runs
+from bdpvi.bench.methods.ascent import AscentSettings, noisy_ascent
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.pace import pace
-from bdpvi.bench.methods.runs import Run
+from bdpvi.bench.methods.runs import Run, Streams
 from bdpvi.bench.methods.variational import DPVISettings, train
 from bdpvi.bench.tuning import base_rate_score
 from bdpvi.datasets.dataset import Split
-from bdpvi.guides import MeanField
 from bdpvi.models.predictions import predictive_means
+from bdpvi.privacy.sampled_steps import GaussianAccountant
 from bdpvi.tables.metrics import OBJECTIVES
 
 BASELINES = ("dp-gd", "dpvi-pld", "dp-sgld-pld")
@@ -32,14 +32,15 @@ BASELINES = ("dp-gd", "dpvi-pld", "dp-sgld-pld")
 def test_noise_that_training_adds_is_that_of_the_rule() -> None:
     # Features of 0 have no score and the prior is wide: the weights are the noise alone, Lν.
     weights, rows, steps, z = 40, 1000, 20, 300.0
-    made = pace(weights, rows, noise_multiplier=z, steps=steps, rate=1.0, clip=None)
+    made = pace(weights, rows, noise_multiplier=z, steps=steps, rate=1.0)
     data = Dataset(torch.zeros(rows, weights).double(), torch.zeros(rows).double())
-    settings = DPGDSettings(
-        steps=steps, clip=made.clip, step_size=made.step_size, tail=0.0, last=made.last
-    )
+    settings = AscentSettings(steps=steps, draws=1, **made)
     runs = [Run(noise_multiplier=z, seed=seed) for seed in range(600)]
     model = BayesianLogisticRegression.unweighted(prior_scale=1e6)
-    w = torch.cat([o.latents["w"] for o in dp_gd_runs(model, data, runs=runs, settings=settings)])
+    outcomes = noisy_ascent(
+        model, data, runs=runs, settings=settings, accountant=GaussianAccountant()
+    )
+    w = torch.cat([one.latents["w"] for one in outcomes])
     clip = 0.6 * math.sqrt(weights)
     nu = clip * z / (rows * math.sqrt(steps))
     way = 1 / (1 / 30 + nu**2 * weights / 0.2)
@@ -50,13 +51,12 @@ def test_noise_that_training_adds_is_that_of_the_rule() -> None:
 
 
 def test_the_pace_falls_with_the_noise_and_follows_from_the_order_of_n_alone() -> None:
-    facts: dict[str, Any] = {"steps": 20, "rate": 1.0, "clip": None}
-    paces = [pace(21, 1000, noise_multiplier=z, **facts).step_size for z in (1, 10, 100, 1000)]
+    facts: dict[str, Any] = {"steps": 20, "rate": 1.0}
+    paces = [pace(21, 1000, noise_multiplier=z, **facts)["step_size"] for z in (1, 10, 100, 1000)]
     assert paces == sorted(paces, reverse=True)
     assert paces[-1] < 1e-2 * paces[0]
-    one, same = (pace(21, n, noise_multiplier=50.0, **facts) for n in (4000, 6900))
-    assert one == same
-    assert one.rows == 5000
+    one, same = (pace(21, n, noise_multiplier=50.0, **facts)["step_size"] / n for n in (4000, 6900))
+    assert one == pytest.approx(same, rel=1e-12)
 
 
 def test_a_neighbouring_table_has_the_same_step() -> None:
@@ -81,7 +81,8 @@ def test_the_last_parameters_go_as_many_times_as_far() -> None:
     moved = []
     for last in (1.0, 5.0):
         settings = DPVISettings(steps=1, rate=1.0, optim=SGD({"lr": 1e-4}), last=last)
-        moved.append(train(model, MeanField(model), data, runs=runs, settings=settings)["loc"][0])
+        streams = Streams(runs, data, steps=1, rate=1.0)
+        moved.append(train(model, data, streams, settings).loc[0])
     torch.testing.assert_close(moved[1][:-1], moved[0][:-1])
     torch.testing.assert_close(moved[1][-1], 5 * moved[0][-1])
 

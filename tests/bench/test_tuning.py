@@ -6,7 +6,6 @@ import json
 import math
 import re
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,8 @@ from bdpvi.bench import tuning
 from bdpvi.bench.commands import TUNED
 from bdpvi.bench.hyperparameters import FILE, build, describe, load
 from bdpvi.bench.methods import METHODS, Method
-from bdpvi.bench.methods.dp_gd import DPGD
 from bdpvi.bench.trials import Trial, configurations, refinement, value_at
 from bdpvi.bench.tuning import Search, score, tune
-from bdpvi.datasets import abalone
 from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.split import folds
 from bdpvi.tables.metrics import OBJECTIVES
@@ -110,12 +107,6 @@ def test_bad_files(content: str, message: str, tmp_path: Path) -> None:
         load("abalone", file)
 
 
-def test_groups_of_abalone_are_what_its_columns_measure() -> None:
-    chosen = load("abalone")
-    methods = [*chosen.methods.values(), *(m for at in chosen.at.values() for m in at.values())]
-    assert {method.model.groups for method in methods} == {None, abalone.GROUPS}
-
-
 def parts(out: Path, name: str) -> int:
     """Return how many trials of a study are kept."""
     return len(list(out.with_name(f"{out.name}.trials").glob(f"cells/{name}-*.json")))
@@ -185,34 +176,6 @@ def test_refinements_climb_to_the_best_of_each_target(name: str) -> None:
         assert len(tried) < 4 * sum(sizes) * len(sizes)
 
 
-def neighbours(method: Method) -> list[Trial]:
-    """Return the method's trial as the best, and those of all refinements that follow."""
-    (entry,) = configurations(method, 1)
-    tried = [Trial(entry, [1.0])]
-    while (found := refinement(method, tried)) is not None:
-        tried.append(Trial(found, [0.0]))
-    return tried
-
-
-def test_a_value_that_the_space_does_not_name_steps_to_those_beside_it() -> None:
-    assert {trial.entry["clip"] for trial in neighbours(DPGD(clip=0.3))} == {0.25, 0.3, 0.5}
-
-
-def test_refinement_ends_where_nothing_is_left_to_try() -> None:
-    method = METHODS["dp-gd"]()
-    tried = neighbours(method)
-    here = places(method, tried[0].entry)
-    sizes = [len(values) for values in method.space.values()]
-    steps = [(p > 0) + (p < size - 1) for p, size in zip(here, sizes, strict=True)]
-    pairs = sum(a * b for a, b in combinations(steps, 2))
-    assert len(tried) == 1 + sum(steps) + pairs
-    far = [
-        sum(a != b for a, b in zip(here, places(method, trial.entry), strict=True))
-        for trial in tried
-    ]
-    assert far == [0] + [1] * sum(steps) + [2] * pairs
-
-
 def test_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, search = tmp_path / "h.json", replace(QUICK, configurations=1, refinements=2)
     done = 0
@@ -258,15 +221,6 @@ def test_a_finished_search_goes_on_with_more(
     assert scored == 2 * (2 * trials - 3)  # three configurations in two folds were there already
     with pytest.raises(ValueError, match="and not search="):
         tune(DATA, load("data"), ["dp-gd"], replace(more, seeds=3), out)
-
-
-def test_another_method_joins_a_finished_search(tmp_path: Path) -> None:
-    one, both = tmp_path / "one.json", tmp_path / "both.json"
-    tune(DATA, load("data"), ["dp-gd"], QUICK, one)
-    joined = tune(DATA, load("data", one), ["objective-perturbation"], QUICK, one)
-    together = tune(DATA, load("data"), ["dp-gd", "objective-perturbation"], QUICK, both)
-    assert joined["methods"] == together["methods"]
-    assert joined["at"] == together["at"]
 
 
 def test_finalists_are_scored_in_folds_of_their_own(
@@ -347,15 +301,6 @@ def test_settings_are_chosen_by_the_objective(objective: str, tmp_path: Path) ->
     other = next(name for name in OBJECTIVES if name != objective)
     with pytest.raises(ValueError, match="and not search="):
         tune(DATA, load("data"), ["non-private"], replace(search, objective=other, seeds=1), out)
-
-
-def test_the_log_score_is_the_default_and_the_committed_file_was_chosen_by_it() -> None:
-    assert Search().objective == "log-score"
-    for name, section in read_json(FILE).items():
-        if name == "default":
-            continue  # by rules: nothing was searched
-        assert section["chosen"]["objective"] == "log-score"
-        assert "by mean log score in" in section["chosen"]["how"]
 
 
 def test_a_fold_of_one_class_is_refused_before_anything_is_written(tmp_path: Path) -> None:

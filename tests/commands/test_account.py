@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import flat
 import numpy as np
@@ -17,14 +15,12 @@ from test_cli import run
 
 import bdpvi
 from bdpvi.bayesian import storage
-from bdpvi.noise.keys import Key
 from bdpvi.privacy.accounts import beside
 from bdpvi.privacy.entry import Entry, Note
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases.account import Statement
-from bdpvi.releases.transaction import Plan, Transaction
 
 pytestmark = pytest.mark.filterwarnings("ignore:column 'age'")
 
@@ -107,30 +103,6 @@ def test_ledgers_of_earlier_versions_can_be_read(tmp_path: Path) -> None:
     found = Statement(storage.open_ledger(tmp_path / "ledger.jsonl").book(), 1e-5)
     assert found.lines[0].time == "not recorded"
     assert found.total is not None
-
-
-class Step:
-    step = "count"
-
-    def plan(self, before: Any) -> Plan[float]:
-        price = (SampledGaussian(noise_multiplier=10.0),)
-        return Plan(kind="release", what="a count", events=price, settings=10.0)
-
-    def draw(self, plan: Plan[float], key: Key) -> int:
-        return int(key)
-
-
-def test_a_repeated_call_draws_the_same_at_another_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger, drawn = Ledger(), []
-    for at in ("2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z"):
-        monkeypatch.setattr(Note, "now", lambda what="", out="", at=at: Note(time=at, what=what))
-        work = Transaction(ledger, Key(bytes(32)), name="a", what=f"at {at}")
-        drawn.append(work.perform(Step()))
-    assert drawn[0] == drawn[1]
-    assert work.charge(Step())[2].note == ledger.entries()[0].note  # as a receipt has it
-    (entry,) = ledger.entries()
-    assert entry.note == Note(time="2026-01-01T00:00:00Z", what="at 2026-01-01T00:00:00Z")
-    assert replace(entry, note=None) == entry
 
 
 def test_a_note_is_checked_as_all_of_a_ledger_is() -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import shutil
 import subprocess
 import sys
 import warnings
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -268,17 +266,6 @@ def test_a_missing_file_is_named_before_libraries_load() -> None:
     assert done.stderr.startswith("bdpvi: data='nowhere.csv' is neither a file")
 
 
-def test_a_file_that_is_not_there_is_named_without_errno(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    missing, data = tmp_path / "a.json", tmp_path / "a.csv"
-    assert run("predict", missing, "--data", data) == 2
-    assert run("show", missing) == 2
-    said = capsys.readouterr().err
-    assert said.lower().count("no such file or directory") == 2
-    assert "Errno" not in said
-
-
 def test_an_interruption_while_modules_load_is_one_line() -> None:
     command = (
         "import builtins, bdpvi.__main__ as m; kept = builtins.__import__\n"
@@ -291,13 +278,6 @@ def test_an_interruption_while_modules_load_is_one_line() -> None:
         [sys.executable, "-c", command], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (130, "bdpvi: interrupted: nothing was begun\n")
-
-
-def test_version_as_a_module() -> None:
-    written = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
-    (version,) = re.findall(r'^version = "(.*)"$', written, re.MULTILINE)
-    command = (sys.executable, "-m", "bdpvi", "--version")
-    assert subprocess.check_output(command, text=True) == f"bdpvi {version}\n"
 
 
 # --- whole runs -----------------------------------------------------------------------------------
@@ -381,17 +361,6 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*command) == 0
     assert "does not cover the rounding" in capsys.readouterr().out
     assert kept == {file.name: file.stat().st_mtime_ns for file in (out / "cells").iterdir()}
-
-
-def test_a_demonstration_does_without_extras(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(demonstration, "find_spec", lambda _: None)
-    monkeypatch.setattr(demonstration, "simulated", partial(demonstration.simulated, 400, 2))
-    assert run("demo", "--out", tmp_path / "demo", "--quiet") == 0
-    said, warned = capsys.readouterr()
-    assert demonstration.NO_FIGURE in said.replace("\n", " ")
-    assert demonstration.NO_SURVEY in warned
 
 
 @pytest.mark.parametrize("command", ["compare", "tune"])

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-from dp_accounting.rdp import RdpAccountant
 
 from bdpvi import BayesianAccountant
 from bdpvi.bayesian import Accounting
-from bdpvi.bayesian.accounting.accountant import Account
 
 JAELKOE = [
     # Jälkö, Dikmen and Honkela (UAI 2017), Abalone and Adult: δ, T, q, σ, ε by moments, by losses.
@@ -66,30 +60,3 @@ def test_the_reported_noise_of_networks(
     assert found is not None
     assert found.epsilon == pytest.approx(epsilon, abs=6e-4)
     assert found.attack_success == pytest.approx(success, abs=6e-4)
-
-
-@pytest.mark.parametrize("rate", [0.005, 0.05, 1.0])
-@pytest.mark.parametrize("noise", [0.4, 1.2, 10.3])
-def test_orders_are_those_of_the_renyi_accountant(noise: float, rate: float) -> None:
-    account: Account = steps(noise, rate, 1000).account
-    orders = account.orders.values
-    theirs = RdpAccountant((orders + 1).tolist())
-    theirs.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), 1000)
-    for direction in account.directions:
-        ours = (account.each(direction, orders) / orders.unsqueeze(1)).numpy()
-        for record in ours.T:
-            np.testing.assert_allclose(record, theirs._rdp, rtol=1e-12, atol=1e-12)
-
-
-def test_one_draw_is_a_gaussian_mechanism() -> None:
-    """Means μ apart: δ(ε) of the mechanism of distance μ (Balle and Wang 2018, Theorem 8)."""
-    accountant = BayesianAccountant()
-    accountant.add((torch.zeros(1), torch.eye(1)), (0.3 * torch.ones(50, 1), torch.eye(1)))
-    bound = accountant.cost(1e-4).bayesian
-    assert bound is not None
-    found = bound.epsilon
-    normal = torch.distributions.Normal(0.0, 1.0)
-    for epsilon, above in ((found, False), (found * 0.99, True)):
-        a, b = (torch.tensor(s * 0.15 - epsilon / 0.3).double() for s in (1, -1))
-        delta = float(normal.cdf(a) - math.exp(epsilon) * normal.cdf(b))
-        assert (delta > 1e-4) is above

@@ -25,7 +25,7 @@ from bdpvi import Ledger, TooFewRecordsError
 from bdpvi.datasets import Schema, digests, made_up
 from bdpvi.datasets.table import BYTES, Table
 from bdpvi.datasets.types import ColumnType
-from bdpvi.synthesis import released, synthetic
+from bdpvi.synthesis import synthetic
 from bdpvi.tables import rehearsal
 
 ROWS = 2000
@@ -119,30 +119,6 @@ def test_what_fails_without_noise_fails_before_a_charge(
         assert not Ledger.at(folder / "people.jsonl").entries(), stage
         assert not (folder / "out").exists()
         assert not (folder / "out.secret").exists()
-
-
-def test_any_kind_of_error_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*arguments: object) -> None:
-        raise KeyError("sex")
-
-    monkeypatch.setattr(released, "count", broken)
-    ledger = Ledger()
-    with pytest.raises(ValueError, match=r"KeyError: 'sex'.*nothing was charged"):
-        synthesize(table(), ledger)
-    assert not ledger.entries()
-
-
-def test_what_a_refused_rehearsal_says_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*arguments: object) -> None:
-        raise ValueError("column 'sex' cannot be done")
-
-    monkeypatch.setattr("bdpvi.datasets.columns.OneHot.encode_cells", broken)
-    ledger = Ledger()
-    with pytest.raises(ValueError, match=r"'sex' cannot be done.*leave the column out"):
-        private(table(), ledger)
-    assert not ledger.entries()
-    private(table(), ledger, numeric=["age"], drop=["sex"])
-    assert ledger.entries()
 
 
 def test_made_up_rows_follow_from_header_and_options_alone(

@@ -6,11 +6,8 @@ import importlib.util
 import logging
 import os
 import random
-import re
 import subprocess
 import sys
-from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +25,6 @@ from flwr.app import (
     ArrayRecord,
     ConfigRecord,
     Context,
-    Error,
     Message,
     MetricRecord,
     RecordDict,
@@ -45,7 +41,6 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.norms import NormCounts
 
 ROOT = Path(__file__).resolve().parents[2]
-BAD = 1003
 
 
 @pytest.fixture(autouse=True)
@@ -112,89 +107,6 @@ def test_the_mean_is_over_the_expected_number_and_the_noise_is_the_federations()
 
 def reply_with(arrays: ArrayRecord, message: Message) -> Message:
     return Message(RecordDict({"arrays": arrays}), reply_to=message)
-
-
-def altered(change: Callable[[dict[str, Array]], None]) -> Wire:
-    def wire(message: Message, reply: Message) -> list[Message]:
-        arrays = dict(reply.content["arrays"].items())
-        change(arrays)
-        return [reply_with(ArrayRecord(arrays), message)]
-
-    return wire
-
-
-def put(array: Any) -> Wire:
-    return altered(lambda arrays: arrays.update(bias=array))
-
-
-def nan(arrays: dict[str, Array]) -> None:
-    arrays["bias"] = Array(np.full(10, np.nan, dtype=np.float32))
-
-
-def stale(message: Message, reply: Message) -> list[Message]:
-    reply.metadata.group_id = "0"
-    return [reply]
-
-
-def stranger(message: Message, reply: Message) -> list[Message]:
-    reply.metadata.__dict__["_src_node_id"] = 7
-    return [reply]
-
-
-def huge() -> Array:
-    """Return an array whose own header promises more memory than there is."""
-    stream = BytesIO()
-    header = {"descr": "<f4", "fortran_order": False, "shape": (10**15,)}
-    np.lib.format.write_array_header_1_0(stream, header)
-    return Array("float32", (10,), "numpy.ndarray", stream.getvalue() + bytes(40))
-
-
-FAULTS: dict[str, tuple[Wire, int, str]] = {
-    "dies": (lambda m, r: [], BAD, "lost: no answer"),
-    "fails": (lambda m, r: [Message(Error(3, "age 42"), reply_to=m)], BAD, "lost: error 3"),
-    "answers twice": (lambda m, r: [r, r], BAD, "answered twice"),
-    "not a number": (altered(nan), BAD, "not finite"),
-    "stale": (stale, BAD, "stale: answers round '0', not 1"),
-    "stranger": (stranger, 7, "was not asked"),
-    "other shape": (put(Array(np.zeros(11))), BAD, r"'bias' must be .* of shape \(10,\)"),
-    "integers": (put(Array(np.zeros(10, dtype=int))), BAD, "floating-point"),
-    "complex": (put(Array(np.zeros(10, dtype=complex))), BAD, "floating-point"),
-    "too large": (put(huge()), BAD, "floating-point"),
-    "pickled": (put(Array("object", (10,), "numpy.ndarray", b"cos\nsystem\n.")), BAD, "floating"),
-    "other names": (altered(lambda a: a.update(more=a.pop("bias"))), BAD, "names that were sent"),
-    "no arrays": (lambda m, r: [Message(RecordDict({}), reply_to=m)], BAD, "one record of arrays"),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_bad_reply_counts_as_nothing_and_is_named(name: str) -> None:
-    fault, node, why = FAULTS[name]
-
-    def wire(message: Message, reply: Message) -> list[Message]:
-        return fault(message, reply) if message.metadata.dst_node_id == BAD else [reply]
-
-    one, _ = ran(rounds(seed=0), wire)
-    without, _ = ran(rounds(seed=0), lambda m, r: [r] if m.metadata.dst_node_id != BAD else [])
-    assert torch.equal(flat(one.arrays), flat(without.arrays))
-    assert set(one.refused) <= {BAD, node}
-    assert re.search(why, one.refused[node])
-    assert "42" not in str(one.refused)
-    assert one.federation.charged == 1
-
-
-def test_an_oversized_update_is_clipped_by_the_server() -> None:
-    def wire(message: Message, reply: Message) -> list[Message]:
-        large = [1e6 * (i + 1) * np.ones_like(a) for i, a in enumerate(first().to_numpy_ndarrays())]
-        record = ArrayRecord(dict(zip(first(), map(Array, large), strict=True)))
-        return [reply_with(record, message)] if message.metadata.dst_node_id == BAD else []
-
-    one, _ = ran(rounds(seed=0), wire)
-    nobody, _ = ran(rounds(seed=0), lambda m, r: [])
-    moved = float((flat(one.arrays) - flat(nobody.arrays)).norm()) * CLIENTS
-    assert one.released is not None
-    assert one.released.clipped == (3,)
-    assert moved == pytest.approx(CLIP, rel=0.1)  # both sums are rounded to the lattice
-    assert BAD not in one.refused
 
 
 def test_coins_are_our_own_and_secret() -> None:

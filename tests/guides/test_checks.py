@@ -16,8 +16,6 @@ from simulated import logistic_data
 from torch import Tensor
 
 import bdpvi
-from bdpvi.bench.methods.runs import Run
-from bdpvi.bench.methods.variational import dpvi_runs
 from bdpvi.federated.parties import Server
 from bdpvi.guides import Laplace, LowRank, MeanField
 from bdpvi.models.misfits import MisfitError
@@ -371,9 +369,6 @@ def test_predictive_is_tried_in_the_default_type(data: bdpvi.Dataset) -> None:
 
 MODE_DOORS: dict[str, Callable[[bdpvi.BayesianLogisticRegression, Any, bdpvi.Dataset], object]] = {
     "federated server": lambda model, guide, data: Server(model, guide, data),
-    "dpvi": lambda model, guide, data: dpvi_runs(
-        model, guide, data, runs=[Run(noise_multiplier=0.5)]
-    ),
     "DPVI": lambda model, guide, data: bdpvi.fit_private(
         model, data, epsilon=1.0, route=bdpvi.DPVI(rows=60, steps=5), guide=guide
     ),
@@ -389,9 +384,3 @@ def test_a_mode_is_not_trained_by_steps(door: str) -> None:
     with pytest.raises(ValueError, match=r"guide: Laplace is the mode.*use FullRank"):
         MODE_DOORS[door](model, Laplace(model), data)
     assert data.ledger.entries() == ()
-
-
-def test_dpvi_names_a_guide_that_may_mix_rows() -> None:
-    model, data = bdpvi.BayesianLogisticRegression.unweighted(), logistic_data(60, 3)
-    with pytest.raises(ValueError, match=r"guide: LowRank may mix rows; use MeanField or FullRank"):
-        MODE_DOORS["dpvi"](model, LowRank(model, rank=1), data)

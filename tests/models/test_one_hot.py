@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from torch.nn.functional import logsigmoid
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, datasets, guides
-from bdpvi._ground.schema import from_json, to_json
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.privacy.event import WITH, WITHOUT
@@ -127,24 +125,6 @@ def test_no_record_costs_more_than_any_record_is_said_to() -> None:
                 assert float(pairs.hockey_stick(epsilon)) <= added.delta(epsilon, WITH)
                 back = float(pairs.reverse().hockey_stick(epsilon))
                 assert back <= added.delta(epsilon, WITHOUT)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_fit_saved_when_every_column_counted_is_as_it_was(tmp_path: Path) -> None:
-    """Its file says nothing of categories, and its prior is the stronger one."""
-    data = table()
-    old = fitted(BayesianLogisticRegression(one_hot=()), data)
-    untold = replace(old, model=BayesianLogisticRegression())
-    bdpvi.save_fit(untold, tmp_path / "fit")
-    assert b"one_hot" not in (tmp_path / "fit" / "fit.json").read_bytes()
-    model = BayesianLogisticRegression()
-    again = bdpvi.load_fit(tmp_path / "fit", model, guides.Laplace(model))
-    assert isinstance(again.model, BayesianLogisticRegression)
-    assert again.model.precision(8) > 1.05 * PRECISION
-    assert bdpvi.cost(again, delta=1e-2) == bdpvi.cost(old, delta=1e-2)
-    assert "one_hot" not in to_json(model)
-    written = to_json(BayesianLogisticRegression(one_hot=PLACES))
-    assert from_json(BayesianLogisticRegression, written).one_hot == PLACES
 
 
 @pytest.mark.parametrize("value", [((0, 1), (1, 2)), ((),), ((-1, 2),), ((0.5, 1),)])

@@ -27,9 +27,9 @@ from bdpvi import (
     fit_private,
     guides,
 )
-from bdpvi.bench.methods.scores import scores
+from bdpvi.models.contract import dimension, unpack
 from bdpvi.models.predictions import class_probabilities, predictive_means, within_bounds
-from bdpvi.models.traces import log_likelihood
+from bdpvi.models.traces import log_likelihood, sites
 from bdpvi.regression import NoisyScores
 from bdpvi.releases.released import flat
 
@@ -96,19 +96,31 @@ def test_likelihoods_are_the_textbooks(name: str) -> None:
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9)
 
 
+def scores_of(model: Any, data: Dataset, flat: Tensor) -> Tensor:
+    """Return each record's gradient of the log-likelihood in the flat latents, (N, d)."""
+    found = sites(model, data.x, data.y)
+
+    def one(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return log_likelihood(model, unpack(found, at), x[None], y[None]).sum()
+
+    with pyro.validation_enabled(False):
+        each: Tensor = torch.vmap(torch.func.grad(one), (None, 0, 0))(flat, data.x, data.y)
+    return each
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_of_single_records_add_up(name: str, dtype: torch.dtype) -> None:
     model, data = MODELS[name], table(name).to("cpu", dtype)
     bdpvi.check(model, guides.MeanField(model), data)
-    one_by_one = scores(model, data)
-    flat_ = torch.linspace(-1, 1, one_by_one.dim, dtype=dtype)
+    found = sites(model, data.x, data.y)
+    flat_ = torch.linspace(-1, 1, dimension(found), dtype=dtype)
 
     def together(at: Tensor) -> Tensor:
-        return log_likelihood(model, one_by_one.unpack(at), data.x, data.y).sum()
+        return log_likelihood(model, unpack(found, at), data.x, data.y).sum()
 
-    found = one_by_one.likelihood(flat_[None], None, None)[0]
-    torch.testing.assert_close(found, torch.func.grad(together)(flat_), rtol=1e-4, atol=1e-4)
+    total = scores_of(model, data, flat_).sum(0)
+    torch.testing.assert_close(total, torch.func.grad(together)(flat_), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("far", [-60.0, 60.0])
@@ -116,20 +128,12 @@ def test_scores_are_bounded_however_far_the_latents_are(far: float) -> None:
     """Of classes by √2 of the features, of counts by what the largest count and 1/α give."""
     for name in CLASSES:
         model, data = MODELS[name], table(name).to("cpu", torch.float32)
-        found = scores(model, data)
-        for start in (torch.full((1, found.dim), far), torch.linspace(-far, far, found.dim)[None]):
-            each = [found.likelihood(start, one, None) for one in _singles(len(data))]
-            lengths = torch.cat(each).norm(dim=1)
+        size = dimension(sites(model, data.x, data.y))
+        for start in (torch.full((size,), far), torch.linspace(-far, far, size)):
+            lengths = scores_of(model, data, start).norm(dim=1)
             assert bool((lengths <= 2 * model.design(data.x).norm(dim=1) * 1.01 + 1).all())
     model, data = MODELS["negative binomial"], table("negative binomial")
-    assert bool(scores(model, data).likelihood(torch.full((1, 4), far).double(), None, None)
-                .isfinite().all())  # fmt: skip
-
-
-def _singles(n: int) -> list[Any]:
-    from bdpvi.bench.methods.scores import Batch
-
-    return [Batch(torch.tensor([[i]]), torch.ones(1, 1)) for i in range(n)]
+    assert bool(scores_of(model, data, torch.full((4,), far).double()).isfinite().all())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch.utils.data import Dataset
 
 from bdpvi import PrivacyUtilityWarning, make_private
 from bdpvi.networks import DPSGDSettings
-from bdpvi.networks.deep import nearest_power
 from bdpvi.networks.gradients import one_by_one
 from bdpvi.networks.private import Private
 from bdpvi.privacy import Assumption
@@ -322,10 +320,3 @@ def test_what_a_guarantee_assumes_of_the_number_of_records_is_said() -> None:
             assert (said in bound.meaning) is (declared is None)
             assert (Assumption.ROUNDED_SIZE in bound.assumptions) is (declared is None)
         assert made.mechanism.records == (declared or 32)
-
-
-def test_the_nearest_power_is_so_in_ratio() -> None:
-    for rows in range(1, 200):
-        found = nearest_power(rows)
-        assert 1 / math.sqrt(2) <= found / rows <= math.sqrt(2)
-        assert found & (found - 1) == 0

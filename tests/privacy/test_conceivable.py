@@ -71,16 +71,6 @@ def test_no_pair_within_reach_costs_more(one: Influence, direction: str) -> None
             assert bound <= 2.5 * found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("one", CASES, ids=str)
-def test_none_of_very_many_pairs_within_reach_costs_more(one: Influence) -> None:
-    for seed in range(12):
-        pairs = spectra(one, 10_000, seed)
-        for direction in (WITH, WITHOUT):
-            for epsilon in (0.1, 0.5):
-                assert float(largest(pairs, direction, epsilon)) <= one.delta(epsilon, direction)
-
-
 @pytest.mark.parametrize("one", CASES[1:3] + CASES[4:], ids=str)
 @pytest.mark.parametrize("direction", [WITH, WITHOUT])
 def test_several_draws_cost_no_more(one: Influence, direction: str) -> None:

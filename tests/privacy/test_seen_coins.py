@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from scipy import integrate, stats
 
 from bdpvi._ground.types import Scope
 from bdpvi.bayesian.accounting.losses import OfRuns
-from bdpvi.federated.rounds import SERVER_OF_SUMS, Rounds
+from bdpvi.federated.rounds import Rounds
 from bdpvi.privacy.conversions import EPSILONS, position
 from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.events import SampledGaussian
@@ -102,21 +101,6 @@ def test_the_product_of_both_rates_understates_what_a_record_pays() -> None:
     assert truth <= largest_delta(rounds.event(1, "record"), epsilon)
 
 
-def test_sampling_helps_against_those_who_do_not_see_it() -> None:
-    """N = 1,000, 100 expected, z = 1, 100 rounds, δ = 1e-5."""
-    settings: dict[str, Any] = dict(clients=1000, size=1, clip=1.0, noise_multiplier=1.0)
-    sampled = Rounds(client_rate=0.1, **settings)
-    everybody = Rounds(client_rate=1.0, **settings)
-    shared = Rounds(client_rate=0.1, noise_shares=50, **settings)
-    assert worst_case(sampled.event(100)).epsilon == pytest.approx(7.05, rel=2e-3)
-    exact = replace(everybody.event(100), rounding=0.0)  # which nothing pays for at such an ε
-    assert worst_case(exact).epsilon == pytest.approx(91.8, rel=1e-3)
-    # About 10 rounds for a client, seen; and perhaps far more.
-    seen = worst_case(shared.event(100, "client", SERVER_OF_SUMS)).epsilon
-    few, many = (stats.binom.isf(chance, 100, 0.1) for chance in (1e-4, 1e-6))
-    assert exact_epsilon(few, 1e-5 / 1e-4) < seen < exact_epsilon(many, 9e-6)
-
-
 def test_the_worst_case_is_of_the_direction_that_costs_most() -> None:
     """That a record is removed costs more than that it is added where it is sampled."""
     event = steps(0.3, rate=0.05, count=10, noise_multiplier=0.6)
@@ -125,14 +109,6 @@ def test_the_worst_case_is_of_the_direction_that_costs_most() -> None:
     assert present is not None
     assert without is not None
     assert without(found) < 0.8e-5 < present(found) <= 1e-5
-
-
-def exact_epsilon(variance: float, delta: float) -> float:
-    low, high = 0.0, 1000.0
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        low, high = (middle, high) if gaussian_delta(middle, variance) > delta else (low, middle)
-    return high
 
 
 @pytest.mark.parametrize("presence", [0.0, 1.5, math.nan])

@@ -12,9 +12,6 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import Trace_ELBO
-from pyro.infer.autoguide import AutoNormal
-from pyro.optim import Adam
 from torch import Tensor
 from torch.utils.data import Dataset as Whole
 from torch.utils.data import TensorDataset
@@ -104,21 +101,6 @@ def test_a_training_is_that_of_the_pair_to_the_bit(
     assert all(torch.equal(found[name], as_a_pair[name]) for name in found)
 
 
-def test_steps_take_the_same_records() -> None:
-    found = []
-    for given in ((X, WARD, Y), (Rows(),), (TensorDataset(X, WARD, Y),)):
-        with pyro.get_param_store().scope():
-            torch.manual_seed(0)
-            auto, optim = AutoNormal(wards), Adam({"lr": 0.05})
-            svi = bdpvi.PrivateSVI(
-                wards, auto, optim, Trace_ELBO(), clip=5.0, noise_multiplier=1.0, rate=0.05, seed=1
-            )
-            for _ in range(3):
-                svi.step(*given)
-            found.append(auto.median()["effect"])
-    assert all(torch.equal(found[0], one) for one in found)
-
-
 @pytest.mark.parametrize("given", [(X, WARD, Y), BY_NAME, Rows()], ids=["tuple", "name", "items"])
 def test_a_saved_release_predicts_as_before(given: Any, tmp_path: Path) -> None:
     made = bdpvi.fit_private(wards, given, epsilon=5.0, route=ROUTE)
@@ -140,17 +122,6 @@ def test_a_saved_release_predicts_as_before(given: Any, tmp_path: Path) -> None:
         made.predict_mean({"ward": ward, "x": x[:, :1]})
     with pytest.raises(ValueError, match="ward"):
         made.predict_mean({"ward": ward[:2], "x": x})
-
-
-def test_a_release_of_an_earlier_version_has_a_single_x(tmp_path: Path) -> None:
-    made = bdpvi.fit_private(packed, (PACKED, Y), epsilon=5.0, route=ROUTE)
-    bdpvi.save_release(made, tmp_path / "new.json")
-    written = json.loads((tmp_path / "new.json").read_text())
-    assert written["guide"].pop("arguments") == []
-    assert "features" not in written["guide"]
-    (tmp_path / "old.json").write_text(json.dumps(written))
-    again = bdpvi.load_release(tmp_path / "old.json", packed)
-    assert again.guide == made.guide
 
 
 def test_sizes_that_a_file_declares_take_no_memory(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from bdpvi.releases.route import Allowance
 
 SPREAD = 0.7
 """Standard deviation of the logarithms of the norms."""
-PARTS, SIZES = torch.tensor([0.3, 0.8, -0.5]), torch.tensor([0.7, 0.5, -0.4])
 
 
 @pytest.mark.parametrize("start", [0.2, 1.0, 10.0])

@@ -100,20 +100,6 @@ def test_the_headline_never_says_yes_above_a_note(release: bdpvi.Release) -> Non
     assert why == "95 % intervals; reliable: no, for a reason given below"
 
 
-def test_of_a_model_of_one_s_own_the_headline_says_what_is_not_known() -> None:
-    def model(x: Tensor, y: Tensor | None = None) -> None:
-        w = pyro.sample("w", dist.Normal(x.new_zeros(1), 1.0).to_event(1))
-        with pyro.plate("records", len(x)):
-            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
-
-    x = torch.randn(3000, 1, generator=torch.Generator().manual_seed(0))
-    route = DPVI(rows=3000, steps=300, draws=50)
-    summary = bdpvi.fit_private(model, (x, x[:, 0]), epsilon=2.0, route=route).summary()
-    assert summary.reliable is None
-    assert str(summary).startswith("95 % intervals; reliable: not known\n")
-    assert "fit tables that were simulated from it" in summary.reason
-
-
 def test_a_walk_is_as_wide_as_adam_makes_it() -> None:
     steps, first, rate, decay = 400, 200, 0.05, 0.1 ** (1 / 400)
     place = torch.zeros(20_000, requires_grad=True)

@@ -15,8 +15,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro import poutine
-from pyro.infer import Predictive, Trace_ELBO, TraceEnum_ELBO, config_enumerate
+from pyro.infer import Predictive, Trace_ELBO
 from pyro.infer.autoguide import (
     AutoLowRankMultivariateNormal,
     AutoMultivariateNormal,
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, constraints
 
 import bdpvi
-from bdpvi import DPVI, Dataset, Ledger, PrivacyUtilityWarning, guides
+from bdpvi import DPVI, Dataset, Ledger, PrivacyUtilityWarning
 from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.course import Course, curvatures, left_in_average, slopes
@@ -36,7 +35,7 @@ from bdpvi.programs.descent import Descent, GradientClip
 from bdpvi.programs.moments import prior_deviations
 from bdpvi.programs.program import Program
 from bdpvi.programs.reading import read
-from bdpvi.releases.estimate import BASE, Gaussian
+from bdpvi.releases.estimate import Gaussian
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before
@@ -136,58 +135,6 @@ def test_intervals_of_rare_columns_cover_or_are_not_given(monkeypatch: Any) -> N
     assert z[~measured].max() < 2  # of their priors' deviations
 
 
-def test_levels_are_compared_with_the_one_that_varies_least(monkeypatch: Any) -> None:
-    # Beside a base level without a weight, which is rare, z was 4 to 8 here.
-    monkeypatch.setattr(Key, "fresh", classmethod(lambda cls: Key.of_seed(0)))
-    generator = torch.Generator().manual_seed(0)
-    often = torch.tensor([0.05, 0.25, 0.3, 0.4, 0.0])
-    level = torch.multinomial(often, 20_000, True, generator=generator)
-    x = torch.eye(5, dtype=torch.float64)[level]
-    truth = torch.tensor([0.0, 0.5, -0.5, 1.0, 0.0]).double()
-    y = x @ truth + torch.randn(len(x), generator=generator)
-    release = bdpvi.fit_private(
-        bdpvi.BayesianLinearRegression(largest=9.0, levels=(tuple(range(5)),)),
-        (x, y),
-        epsilon=1.0,
-        route=DPVI(rows=len(x), steps=500),
-    )
-    summary = release.summary()
-    rows = summary.coefficients
-    assert summary.reason.endswith(
-        "its base level, the one with the smallest variance, and the intercept is for base levels"
-    )
-    (base,) = (at for at in range(5) if rows[at].note == BASE)
-    w, guide = release.latents["w"], release.guide
-    assert guide is not None
-    shown = 0
-    for at, row in enumerate(rows[:5]):
-        if at == base:
-            continue
-        measured = guide.measured[at] and guide.measured[base]
-        assert measured == (not row.note)
-        if measured:
-            assert row.mean == pytest.approx(float((w[:, at] - w[:, base]).mean()))
-            assert row.sd == pytest.approx(float((w[:, at] - w[:, base]).std()))
-            assert abs(row.mean - (truth[at] - truth[base])) < 4 * (row.sd or 0.0)
-            shown += 1
-    assert shown >= 2
-    assert rows[4].note == "dominated by privacy noise"
-    intercept = w[:, 5] + w[:, base]
-    assert rows[5].mean == pytest.approx(float(intercept.mean()))
-    assert abs(rows[5].mean - truth[base]) < 4 * (rows[5].sd or 0.0)
-
-
-@pytest.mark.parametrize("kind", [AutoNormal, AutoMultivariateNormal, guides.FullRank])
-def test_guides_of_pyro_and_of_the_library(kind: Any) -> None:
-    guide = kind(model)
-    release = bdpvi.fit_private(model, table(), epsilon=1.0, guide=guide, route=QUICK)
-    assert release.guide is not None
-    full = kind is not AutoNormal
-    assert len(release.guide.covariance) == (3 if full else 0)
-    # the guide itself was not trained, so it serves again
-    assert bdpvi.fit_private(model, table(), epsilon=1.0, guide=guide, route=QUICK).guide
-
-
 class Autoencoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -226,31 +173,6 @@ def test_networks_with_latents_of_each_record(tmp_path: Path) -> None:
     torch.manual_seed(0)
     repeated = Predictive(again.model, num_samples=1)(torch.zeros(4000, 0))["y"][0]
     torch.testing.assert_close(repeated, seen, check_dtype=False)
-
-
-@config_enumerate  # type: ignore[untyped-decorator]
-def clusters(x: Tensor, y: Tensor | None = None) -> None:
-    with pyro.plate("parts", 2):
-        loc = pyro.sample("loc", dist.Normal(0.0, 3.0))
-    with pyro.plate("records", len(x)):
-        which = pyro.sample("which", dist.Categorical(torch.tensor([0.5, 0.5])))
-        pyro.sample("y", dist.Normal(loc[which], 1.0), obs=y)
-
-
-def test_enumerated_classes() -> None:
-    y = torch.cat([torch.randn(1000) - 3, torch.randn(1000) + 3])
-    guide = AutoNormal(
-        poutine.block(clusters, hide=["which"]), init_loc_fn=lambda _: torch.tensor([-1.0, 1.0])
-    )
-    release = bdpvi.fit_private(
-        clusters,
-        Dataset(torch.zeros(2000, 0), y),
-        epsilon=2.0,
-        guide=guide,
-        route=DPVI(rows=2000, steps=200, batch=200, lr=0.1, loss=TraceEnum_ELBO()),
-    )
-    found = release.latents["loc"].mean(0)
-    assert bool(((found - torch.tensor([-3.0, 3.0])).abs() < 0.5).all())
 
 
 def test_what_is_charged_is_what_runs(monkeypatch: Any) -> None:
@@ -484,19 +406,6 @@ def test_one_coordinate_far_away_does_not_hide_among_many_that_are_settled() -> 
         found = course.posterior()
         assert found.measured.all()
         assert found.settled == settled
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize(("steps", "settled"), [(40, False), (500, None)])
-def test_the_summary_of_too_few_steps_is_not_reliable(steps: int, settled: bool | None) -> None:
-    generator = torch.Generator().manual_seed(3)
-    x = torch.randn(10_000, 2, generator=generator)
-    y = x @ torch.tensor([1.0, -1.0]) + torch.randn(10_000, generator=generator)
-    route = DPVI(rows=1e4, steps=steps, batch=500, draws=50)
-    release = bdpvi.fit_private(model, (x, y), epsilon=1.0, route=route)
-    summary = release.summary()
-    assert summary.reliable is settled  # of a model of one's own nobody knows
-    assert ("with more steps" in summary.reason) == (settled is False)
 
 
 def test_a_guide_of_latents_of_single_records_is_not_reliable() -> None:

@@ -14,14 +14,13 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import SVI, Predictive, Trace_ELBO
-from pyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
-from pyro.nn import PyroModule, PyroSample
+from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
 from pyro.optim import SGD, Adam
 from scipy.stats import norm
-from torch import Tensor, nn
+from torch import Tensor
 
-from bdpvi import Budget, BudgetExceededError, Ledger, PrivacyUtilityWarning, PrivateSVI
+from bdpvi import Ledger, PrivacyUtilityWarning, PrivateSVI
 from bdpvi.privacy.entry import Entry
 from bdpvi.releases.noisy_sum import NoisySum
 
@@ -168,21 +167,6 @@ def test_brute_force_on_six_records_never_costs_more_than_is_said() -> None:
     assert largest(said.epsilon) <= 0.01
 
 
-def test_charges_come_first_and_stop_at_the_budget() -> None:
-    x, y = table()
-    ledger = Ledger(budget=Budget(0.9, DELTA))
-    svi = made(ledger=ledger)
-    while svi.steps == 0 or ledger.affordable(svi._charged.event, 1) or svi._charged._ahead:  # type: ignore[union-attr]
-        svi.step(x, y)
-    before = {name: value.detach().clone() for name, value in pyro.get_param_store().items()}
-    with pytest.raises(BudgetExceededError):
-        svi.step(x, y)
-    for name, value in pyro.get_param_store().items():
-        assert torch.equal(value, before[name])
-    assert svi.get_epsilon(DELTA) <= 0.9
-    assert svi.cost(DELTA).bayesian is None
-
-
 def test_a_step_returns_nothing_and_the_loss_is_pyros() -> None:
     x, y = table()
     svi = made()
@@ -241,16 +225,6 @@ def test_an_experiment_repeats_and_goes_on_to_the_bit() -> None:
 
     for one, other in zip(run(9), run(4), strict=True):
         assert torch.equal(one, other)
-
-
-def test_bad_records_are_told_to_the_owner_once() -> None:
-    x, y = table()
-    y[:200] = math.nan
-    svi = made(rate=0.5)
-    with pytest.warns(PrivacyUtilityWarning, match=r"the owner only: .* \d+ gradients of"):
-        svi.step(x, y)
-    svi.step(x, y)
-    assert all(bool(value.isfinite().all()) for value in pyro.get_param_store().values())
 
 
 def test_a_record_that_model_or_guide_fail_on_counts_as_zero() -> None:
@@ -339,43 +313,6 @@ def test_other_mistakes() -> None:
 
 
 # A script as Pyro's tutorials write it; two lines change.
-
-
-class BayesianRegression(PyroModule):  # type: ignore[misc]
-    def __init__(self, inputs: int) -> None:
-        super().__init__()
-        self.linear = PyroModule[nn.Linear](inputs, 1)
-        self.linear.weight = PyroSample(dist.Normal(0.0, 1.0).expand([1, inputs]).to_event(2))
-        self.linear.bias = PyroSample(dist.Normal(0.0, 10.0).expand([1]).to_event(1))
-
-    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        sigma = pyro.sample("sigma", dist.Uniform(0.0, 10.0))
-        mean: Tensor = self.linear(x).squeeze(-1)
-        with pyro.plate("data", x.shape[0]):
-            pyro.sample("obs", dist.Normal(mean, sigma), obs=y)
-        return mean
-
-
-def regression_script(make: Any) -> float:
-    x, y = table(2000)
-    program = BayesianRegression(2)
-    guide = AutoDiagonalNormal(program)
-    adam = Adam({"lr": 0.03})
-    svi = make(program, guide, adam, loss=Trace_ELBO())
-    for _ in range(300):
-        svi.step(x, y)
-    drawn = Predictive(program, guide=guide, num_samples=50, return_sites=("linear.weight",))(x)
-    return float(drawn["linear.weight"].mean(0)[0, 0, 0])
-
-
-def test_a_script_for_svi_becomes_private_by_one_line() -> None:
-    def private(*args: Any, **kwargs: Any) -> PrivateSVI:
-        return PrivateSVI(*args, clip=2.0, noise_multiplier=1.0, rate=0.1, **kwargs)
-
-    for make in (private, SVI):
-        pyro.clear_param_store()
-        torch.manual_seed(0)
-        assert regression_script(make) == pytest.approx(1.0, abs=0.15)
 
 
 def test_a_site_that_is_gone_is_named() -> None:

@@ -13,7 +13,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.distributions import stable
-from pyro.infer.autoguide import AutoGuideList, AutoNormal
+from pyro.infer.autoguide import AutoGuideList
 from pyro.infer.reparam import SplitReparam
 from torch import Tensor
 
@@ -133,25 +133,6 @@ def test_a_guide_in_parts_is_copied_and_stays_as_it_was() -> None:
     assert made.latents["w"].shape == (1000, 2)
     assert all(part.master() is guide and callable(part.model) for part in guide)
     assert private(features.groups, x, y, guide=guide).latents.keys() == made.latents.keys()
-
-
-def test_check_takes_a_pair_and_values_that_follow_from_others() -> None:
-    def model(x: Tensor, y: Tensor | None = None) -> None:
-        w = pyro.sample("w", dist.Normal(x.new_zeros(2), 1.0).to_event(1))
-        pyro.deterministic("difference", w[0] - w[1])
-        with pyro.plate("records", len(x)):
-            mean = pyro.deterministic("mean", x @ w)
-            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
-
-    torch.manual_seed(0)
-    x = torch.randn(50, 2, dtype=torch.float64)
-    torch.set_default_dtype(torch.float64)
-    try:
-        bdpvi.check(model, AutoNormal(model), (x, x[:, 0]))
-    finally:
-        torch.set_default_dtype(torch.float32)
-    with pytest.raises(ValueError, match=r"data must be .* or a pair \(x, y\), got list"):
-        bdpvi.check(model, AutoNormal(model), [x])
 
 
 def test_a_stable_density_is_pyros_everywhere() -> None:

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import flat
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -21,7 +19,6 @@ from bdpvi import (
     BayesianLogisticRegression,
     BayesianPoissonRegression,
     Dataset,
-    Ledger,
     Release,
     TooFewRecordsError,
     fit_private,
@@ -253,36 +250,6 @@ def _another_reference_level(found: Release) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             found.summary(reference=bad)
-
-
-def patients(n: int) -> tuple[pd.DataFrame, pd.Series]:
-    g = np.random.default_rng(0)
-    frame = pd.DataFrame({"age": g.uniform(20, 80, n), "kind": g.choice(["a", "b"], n)})
-    chance = 1 / (1 + np.exp(-(frame["age"] - 50) / 15))
-    return frame, pd.Series(np.where(g.random(n) < chance, "yes", "no"), name="sick")
-
-
-def test_private_for_intervals_goes_on_and_pays_nothing_twice(tmp_path: Path) -> None:
-    frame, sick = patients(5000)
-    table = frame.assign(sick=sick)
-    given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 2.0}
-    given |= {"intervals": True, "categorical": ("kind",), "numeric": ("age",)}
-    ledger = Ledger.at(tmp_path / "ledger.jsonl")
-    found = flat.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
-    summary = found.summary()
-    age = summary.coefficients[0]
-    assert summary.reliable
-    assert age.name == "age"
-    assert abs(age.mean / age.scale - 1 / 15) < 5 * (age.sd or 0.0) / age.scale
-    bases = [one.name for one in summary.coefficients if one.note == "base level"]
-    assert len(bases) == 1  # the level with the largest noisy count
-    assert bases[0].startswith("kind=")
-    entries = len(ledger.entries())
-    (tmp_path / "one" / "release.json").unlink()  # as if it had been interrupted before
-    again = flat.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
-    assert again.estimate == found.estimate
-    assert torch.equal(again.samples, found.samples)
-    assert len(ledger.entries()) == entries
 
 
 def test_the_route_for_intervals_follows_from_public_facts() -> None:

@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from intervals import log_density, pyro_model
-from pyro.infer import MCMC, NUTS
+from intervals import log_density
 from scipy import integrate, stats
 from torch import Tensor
 
@@ -234,20 +233,6 @@ def _unaware(rounds: Sequence[Round]) -> list[Round]:
     return [replace(one, middle=None) for one in rounds]
 
 
-def test_one_record_moves_a_round_by_its_part_alone() -> None:
-    x = adversarial(3, 50, 3)
-    y = torch.arange(50).double() % 2
-    plan, moved = LogisticScores(), []
-    for rows in (slice(0, 50), slice(0, 49)):
-        parts = plan.parts(x[rows], y[rows], math.sqrt(3), x[0] / 9, math.inf)
-        moved.append(of_parts(parts, x[rows], 1.0, Key.of_seed(0)))
-    parts = plan.parts(x[49:], y[49:], math.sqrt(3), x[0] / 9, math.inf)
-    score = parts.score[0] * x[49]
-    assert torch.allclose(moved[0].score - moved[1].score, score, atol=1e-6)
-    matrix = parts.curvature[0] * torch.outer(x[49], x[49])
-    assert torch.allclose(moved[0].curvature - moved[1].curvature, matrix, atol=1e-6)
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_no_record_adds_more_than_the_bound_in_any_round(name: str) -> None:
     """Also where later rounds take another metric than the first: weights are of its features."""
@@ -302,40 +287,6 @@ def test_blanks_that_are_left_out_count_as_the_mean() -> None:
             assert float(found.mean[1] / found.mean[0]) == pytest.approx(3, abs=1)
     assert len(misses) > 5
     assert abs(sum(misses) / len(misses)) < 0.7
-
-
-def test_levels_without_records_cost_nothing_and_predict_their_columns_mean() -> None:
-    """Twenty levels that nobody has, as a table's encoding has for blanks and for other words."""
-    n, k, many = 5000, 6, 20
-    truth = torch.tensor([0.8, -0.5, 0.3, 0.0, 0.6, -0.4]).double()
-    levels = torch.tensor([*[-1] * 4, *[4] * (1 + many), -1])
-    sds, misses, left_out = [], [], []
-    for seed in range(20):
-        g = generator(seed)
-        x = torch.randn(n, k, generator=g, dtype=torch.float64)
-        x[:, 4] = (torch.rand(n, generator=g) < 0.3).double()
-        x[:, 5] = 1
-        y = (torch.rand(n, generator=g) < torch.sigmoid(x @ truth)).double()
-        wide = torch.cat([x[:, :5], x.new_zeros(n, many), x[:, 5:]], 1)
-        both = []
-        for table, may in ((x, levels[[0, 1, 2, 3, 4, -1]]), (wide, levels)):
-            size = table.shape[1]
-            prior = NormalPrior(torch.zeros(size).double() + 0.5, torch.eye(size).double() / 25)
-            plan = ScorePlan.of(LogisticScores(), size, 0.268, n, size=6.0)
-            made = measure(plan, Held((table, y)), prior, Key.of_seed(seed), may)
-            found = made.of_features()
-            both.append(found.covariance.diagonal().sqrt())
-        out = ~made.joined.known[5:-1]
-        shares = made.joined.place[5:-1][out]  # of the level that 3 in 10 records have
-        assert float(shares[:, 4].mean()) == pytest.approx(0.3, abs=0.1)
-        assert torch.allclose(found.mean[5:-1][out], shares @ found.mean[made.joined.used])
-        left_out.append(out.double().mean())
-        seen = torch.tensor([0, 1, 2, 3, 4, -1])
-        sds.append(both[1][seen] / both[0])
-        misses.append((found.mean[seen] - truth) / both[1][seen])
-    assert float(torch.stack(left_out).mean()) == pytest.approx(0.977, abs=0.02)  # below 2 sd
-    assert float(torch.stack(sds).median()) < 1.2  # 4 with all columns in all rounds
-    assert float((torch.stack(misses).abs() < 1.96).double().mean()) > 0.9
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -508,18 +459,6 @@ def test_columns_that_say_nothing_have_the_prior_and_leave_the_others_alone() ->
     both = torch.tensor([1.0, 1.0, 0.0, 0.0]).double()  # of twice the same the sum is known
     assert float((both @ found.covariance @ both).sqrt()) < 0.1
     assert abs(float(both @ (found.mean - beta))) < 0.4
-
-
-def test_nuts_samples_the_model_without_data() -> None:
-    made, _ = measured("logistic", 1500, 2, 1.0, 3)
-    torch.manual_seed(0)
-    kernel = NUTS(pyro_model(made.rounds, made.prior, made.dispersion))
-    chain = MCMC(kernel, num_samples=250, warmup_steps=80, disable_progbar=True)
-    chain.run()
-    draws = chain.get_samples()["beta"]
-    sd = made.posterior.covariance.diagonal().sqrt()
-    assert float(((draws.mean(0) - made.posterior.mean) / sd).abs().max()) < 0.3
-    assert torch.allclose(draws.std(0), sd, rtol=0.25)
 
 
 @pytest.mark.parametrize(

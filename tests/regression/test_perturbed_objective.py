@@ -42,7 +42,6 @@ from bdpvi.regression.objective_plan import (
 from bdpvi.regression.perturbed_objective import (
     Signed,
     SummedObjective,
-    WeightedObjective,
     perturbed_minima,
 )
 
@@ -87,7 +86,7 @@ def gradient(one: ObjectivePlan, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
 @pytest.mark.parametrize("k", [1.0, 0.75, 0.5])
 def test_its_gradient_is_the_slope(k: float, seldom: Seldom) -> None:
     one, b = replace(settings(k), seldom=seldom), 5.0 * torch.tensor([1.0, -2.0, 0.5, 1.0]).double()
-    w = WeightedObjective(one, TABLE.x, TABLE.y).minimum(b)
+    w = SummedObjective.of(one, TABLE.x, TABLE.y).minimum(b)
     left = gradient(one, TABLE.x, TABLE.y, w) + b
     assert float(left.norm()) < one.tolerance
     assert float(w.norm()) > 0.5 / (1 + len(seldom))
@@ -118,7 +117,7 @@ def test_blanks_that_no_record_has_move_predictions_little() -> None:
 def test_without_noise_or_weights_it_is_logistic_regression() -> None:
     one = replace(settings(clip=1e3), facts=Facts(columns=3, rows=500), limit=100.0)
     one = replace(one, event=replace(one.event, noise_multiplier=1e-3))
-    w = WeightedObjective(one, TABLE.x, TABLE.y).minimum(torch.zeros(4).double())
+    w = SummedObjective.of(one, TABLE.x, TABLE.y).minimum(torch.zeros(4).double())
     design = np.column_stack([TABLE.x.numpy(), 2 * np.ones(300)])
     usual = LogisticRegression(C=1 / one.ridge, fit_intercept=False, tol=1e-10, max_iter=1000)
     usual.fit(design, TABLE.y.numpy())
@@ -167,7 +166,7 @@ def test_weights_bound_any_record() -> None:
     one = replace(settings(), limit=1e9)
     x = torch.randn(100_000, 3, generator=generator, dtype=torch.float64)
     x *= torch.logspace(-6, 14, 100_000, dtype=torch.float64)[:, None]
-    objective = WeightedObjective(one, x, torch.ones(100_000))
+    objective: Any = SummedObjective.of(one, x, torch.ones(100_000)).parts.first()
     norms = torch.linalg.vector_norm(objective.signed, dim=1)
     assert float((objective.weights * norms).max()) <= one.clip
     assert float((objective.weights * norms**2).max()) <= 1.5 * one.clip**2
@@ -179,12 +178,12 @@ def test_weights_bound_any_record() -> None:
 def test_no_record_moves_the_minimum_further_than_its_gradient(k: float) -> None:
     one = settings(k)
     b = 4.0 * torch.tensor([0.3, -1.0, 2.0, 0.1]).double()
-    before = WeightedObjective(one, TABLE.x, TABLE.y).minimum(b)
+    before = SummedObjective.of(one, TABLE.x, TABLE.y).minimum(b)
     for far in (0.0, 1.0, 1e12):
         for target in (0.0, 1.0):
             x = torch.cat([TABLE.x, far * torch.ones(1, 3).double()])
             y = torch.cat([TABLE.y, torch.tensor([target]).double()])
-            moved = float((WeightedObjective(one, x, y).minimum(b) - before).norm())
+            moved = float((SummedObjective.of(one, x, y).minimum(b) - before).norm())
             assert 0 < moved <= k * one.clip / one.ridge
 
 
@@ -211,7 +210,7 @@ def test_every_search_ends(name: str, k: float) -> None:
         one = replace(one, event=replace(one.event, hiding=0.01))
         for size in (0.0, 1.0, 1e3):
             b = size * gaussian_sum(torch.zeros(4), 1.0, Key.of_seed(3))
-            w = WeightedObjective(one, x, y).minimum(b)
+            w = SummedObjective.of(one, x, y).minimum(b)
             left = float((gradient(one, x, y, w) + b).norm())
             assert left <= one.tolerance
 
@@ -222,9 +221,10 @@ def test_rounding_is_bounded() -> None:
     one, apart = replace(one, seldom=((2, (0, 1)),)), np.array([-0.5, -0.5, 1, 0], np.longdouble)
     x = torch.from_numpy(random.normal(size=(5000, 3)) * np.exp(random.normal(size=(5000, 1))))
     y = torch.from_numpy((random.random(5000) < 0.5).astype(float))
-    objective = WeightedObjective(one, x, y)
+    objective = SummedObjective.of(one, x, y)
     signed, weights = (
-        t.numpy().astype(np.longdouble) for t in (objective.signed, objective.weights)
+        t.numpy().astype(np.longdouble)
+        for t in (objective.parts.first().signed, objective.parts.first().weights)
     )
     for size in (0.1, 1.0, 30.0):
         w = torch.from_numpy(size * random.normal(size=4))
@@ -323,27 +323,6 @@ def test_a_plan_with_what_was_bought_is_within_epsilon() -> None:
     again = epsilon_of([one.event, whole], DELTA)
     assert again is not None
     assert found.epsilon * (1 - 1e-4) <= again.epsilon <= found.epsilon * 1.003
-
-
-def test_columns_that_no_record_uses_shrink_nothing() -> None:
-    """Hashed categories: of a thousand columns each record has twenty, so most weights are idle."""
-    random = torch.Generator().manual_seed(0)
-    names = torch.randint(0, 4, (2500, 10), generator=random)
-    effects = torch.randn(10, 4, generator=random, dtype=torch.float64)
-    logit = effects[torch.arange(10), names].sum(1)
-    y = (torch.rand(2500, generator=random) < torch.sigmoid(logit - logit.mean())).double()
-
-    def score(buckets: int) -> float:
-        x = torch.zeros(2500, 10, buckets, dtype=torch.float64)
-        x[:, :, :4] = torch.nn.functional.one_hot(names, 4).double()
-        x = x.flatten(1)
-        one = plan(Facts(columns=x.shape[1], sources=10, rows=2000), epsilon=0.5)
-        w = perturbed_minima(one, x, y, Key.of_seed(0))[0]
-        sign = 2 * y - 1
-        return float(torch.nn.functional.logsigmoid(sign * (x @ w[:-1] + w[-1])).mean())
-
-    assert score(4) > -0.6
-    assert score(400) > score(4) - 0.06
 
 
 def test_rows_and_base_rate_are_public_facts() -> None:

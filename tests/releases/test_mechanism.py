@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from bdpvi import BayesianLogisticRegression
 from bdpvi._ground.types import Budget
-from bdpvi.bench.methods.descent import DPGDSettings, dp_gd_runs
+from bdpvi.bench.methods import Method
+from bdpvi.bench.methods.dp_gd import DPGD, DPSGLDLosses
+from bdpvi.bench.methods.dpvi import DPVILosses
 from bdpvi.bench.methods.runs import Run, Streams
-from bdpvi.bench.methods.sgld import DPSGLDSettings, dp_sgld_runs
-from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.federated.federated import Federation, Message
 from bdpvi.federated.parties import Client
 from bdpvi.federated.rounds import Rounds
-from bdpvi.guides import FullRank
 from bdpvi.networks.deep import make_private
 from bdpvi.networks.private import Private
 from bdpvi.noise import secure
@@ -30,7 +29,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import sum_rounding, sum_slack, sum_step
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.rounding import rounding_delta
-from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant, guarantee
+from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant
 from bdpvi.regression.objective_plan import Facts, plan
 from bdpvi.regression.perturbed_objective import perturbed_minima
 from bdpvi.releases.noisy_sum import NoisySum, deviation_for
@@ -69,15 +68,17 @@ def rounds(shares: int | None) -> None:
     assert float((whole - whole.round()).abs().max()) < 1e-3
 
 
+def compared(method: Method) -> None:
+    """Train by a method of the comparison, as often as there are runs."""
+    seeds: Any = [run.seed for run in RUNS]
+    method.prepare(DATA, 1e-5).outcomes([run.noise_multiplier for run in RUNS], seeds)
+
+
 MECHANISMS: dict[str, Callable[[], object]] = {
     "DP-SGD": dp_sgd,
-    "DPVI": lambda: dpvi_runs(
-        MODEL, FullRank(MODEL), DATA, runs=RUNS, settings=DPVISettings(steps=3)
-    ),
-    "DP-GD": lambda: dp_gd_runs(MODEL, DATA, runs=RUNS, settings=DPGDSettings(steps=3)),
-    "DP-SGLD": lambda: dp_sgld_runs(
-        MODEL, DATA, runs=RUNS, settings=DPSGLDSettings(steps=3, decay=0.3, draws=1)
-    ),
+    "DPVI": lambda: compared(DPVILosses(steps=3)),
+    "DP-GD": lambda: compared(DPGD(steps=3)),
+    "DP-SGLD": lambda: compared(DPSGLDLosses(steps=3, decay=0.3, draws=1)),
     "objective perturbation": lambda: perturbed_minima(
         plan(Facts(columns=DATA.x.shape[1], rows=len(DATA)), epsilon=1.0), DATA.x, DATA.y
     ),
@@ -189,23 +190,6 @@ def test_rounding_is_in_every_price() -> None:
         for unit in ("client", "record"):
             seen = one.event(7, unit)
             assert seen.rounding == pytest.approx(7 * messages * sum_rounding(5))
-
-
-def test_rounding_is_paid_out_of_delta() -> None:
-    accountant = GaussianAccountant()
-    for theta in (1e-7, 1e-8):
-        found = guarantee(accountant, 5.0, 1.0, 1, 1e-5, theta)
-        assert found is not None
-        rest = 1e-5 - rounding_delta(theta, found.epsilon)
-        assert found.epsilon == accountant.epsilon(5.0, 1.0, 1, rest)
-        assert found.epsilon > accountant.epsilon(5.0, 1.0, 1, 1e-5)
-        assert (found.delta, found.rounding) == (1e-5, theta)
-    assert guarantee(accountant, 1.0, 1.0, 1, 1e-5, 1e-5) is None
-    assert guarantee(accountant, 0.0, 1.0, 1, 1e-5, 1e-9) is None
-    # A run of 10⁴ steps of 10⁶ weights pays with no digit of ε.
-    long = guarantee(PrivacyLossAccountant(), 1.0, 0.001, 10**4, 1e-5, 10**4 * sum_rounding(10**6))
-    assert long is not None
-    assert long.epsilon == PrivacyLossAccountant().epsilon(1.0, 0.001, 10**4, 1e-5)
 
 
 def test_a_budget_pays_for_rounding_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,19 +206,6 @@ def test_levels_that_are_none_are_refused(levels: Any, message: str) -> None:
 
 
 @few
-@leaking
-def test_a_dtype_means_the_same_by_whichever_library() -> None:
-    same = X.astype({"age": "int64[pyarrow]", "smokes": "bool[pyarrow]", "dose": "Float64"})
-    first, second = (
-        PrivateLogisticRegression(**PUBLIC, random_state=0).fit(one, Y) for one in (X, same)
-    )
-    assert first.coef_.tolist() == second.coef_.tolist()
-    named = X.astype({"sex": pd.CategoricalDtype(pd.Index(["F", "M", "X"], dtype="string"))})
-    third = PrivateLogisticRegression(**PUBLIC, random_state=0).fit(named, Y)
-    assert first.coef_.tolist() == third.coef_.tolist()
-
-
-@few
 def test_types_declare_what_dtypes_do_not() -> None:
     types = Schema(
         {

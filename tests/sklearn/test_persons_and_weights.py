@@ -152,18 +152,18 @@ def test_no_weight_exceeds_that_of_the_bound() -> None:
     import torch
 
     from bdpvi.regression import ObjectivePerturbation
-    from bdpvi.regression.perturbed_objective import WeightedObjective
+    from bdpvi.regression.perturbed_objective import Signed
     from bdpvi.releases.route import Allowance
 
     route = ObjectivePerturbation(rows=6000, class_weights=(10.0, 0.1))
     logistic = bdpvi.BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
     plan = route.plan(logistic, 2, Allowance(1.0, 1e-5, 0.0))
     x, y = torch.from_numpy(100 * X), torch.from_numpy(Y).double()
-    made = WeightedObjective(plan, x, y)
+    made = Signed.of(plan, x, y)
     norms = torch.linalg.vector_norm(made.signed, dim=1)
     assert float((made.weights * norms).max()) <= plan.clip
     assert float((made.weights * norms**2).max()) <= plan.bend * plan.clip**2
-    plain = WeightedObjective(
+    plain = Signed.of(
         ObjectivePerturbation(rows=6000).plan(logistic, 2, Allowance(1.0, 1e-5, 0.0)), x, y
     )
     ratio = made.weights / plain.weights

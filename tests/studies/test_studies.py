@@ -15,7 +15,6 @@ from studies import coverage, gaussian, networks
 from studies.coverage_report import pooled, upper_limit
 from studies.populations import POPULATIONS, Population, gaussian_square
 
-from bdpvi.bayesian.accounting.betting import betting
 from bdpvi.bayesian.accounting.estimators import student_t
 from bdpvi.bayesian.accounting.reliability import reliable
 from bdpvi.bench.methods.moments import MomentsAccountant
@@ -58,28 +57,6 @@ def test_coverage_counts_what_the_public_estimator_and_rule_say() -> None:
         assert row["misses"] == int(missed.sum())
         assert row["reliable"] == int(trusted.sum())
         assert row["reliable_misses"] == int((missed & trusted).sum())
-
-
-@pytest.mark.slow
-def test_betting_is_said_to_miss_where_the_wealth_at_the_truth_is_above_the_odds() -> None:
-    population, m = gaussian_square(0.3, clip=2.0), 64
-    rows = coverage.bounded_rows(population, m, 500 * m, np.random.default_rng(7))
-    z = np.random.default_rng(7).standard_normal((500, m))
-    width = math.exp(population.log_upper) - 1
-    room = 1 - (np.exp(population.log_value(z)) - 1) / width
-    mean = 1 - (math.exp(population.log_mean) - 1) / width
-    k = np.arange(8.0)  # 64 values have seven bits
-    gains = (1 - 0.5**k + 0.5**k * room[..., None] / mean).prod(1)
-    wealth = gains @ (1 / ((k + 1) * (k + 2))) + 1 / 9
-    found = {row["failure_probability"]: row for row in rows if row["estimator"] == "betting"}
-    for gamma, row in found.items():
-        assert row["repeats"] == 500
-        assert row["misses"] == int((wealth > 1 / gamma).sum())
-    bound = np.exp(found[0.1]["median_gap"] + population.log_mean)
-    bounds = [betting(torch.tensor(y), 0.1, population.log_upper) for y in population.log_value(z)]
-    medians = np.quantile([float(b.log_bound.exp()) for b in bounds], [0.495, 0.505])
-    assert medians[0] <= bound <= medians[1]
-    assert found[0.1]["misses"] >= 1
 
 
 def test_upper_limit_is_that_of_clopper_and_pearson() -> None:

@@ -259,37 +259,6 @@ def test_bounds_of_any_scale(values: Any, low: float, high: float, integer: bool
     assert found.integer == integer or not values.any()
 
 
-def test_what_one_person_brings_in_shows_in_nothing_bought() -> None:
-    """A category, and a number far off: by the same noise, schemas differ as good as never."""
-    frame = people(1500)[["age", "ward"]].astype(object)
-    one = pd.DataFrame({"age": [10**9], "ward": ["hospice"]})
-    order = Order.of(["age", "ward"], None, None, 1.0, 1e-5, Counts())
-    differ, low = 0, 0
-    for seed in range(60):
-        with_it = order.bought(Held(pd.concat([frame, one])), Key.of_seed(seed)).columns
-        without = order.bought(Held(frame), Key.of_seed(seed)).columns
-        differ += with_it != without
-        assert "hospice" not in (with_it["ward"].levels or ())
-        low += with_it["age"].high == 10**9
-    assert differ <= 12
-    assert low == 0
-
-
-def test_names_that_a_file_could_not_tell_apart_do_no_harm() -> None:
-    long = "1" * 200
-    frame = pd.DataFrame({"note": [f"{long}x", float(long), f"{'y' * 199} z", "ok"] * 400})
-    found = made(frame, settings=Counts(categorical=("note",))).schema.columns["note"]
-    assert "ok" in (found.levels or ())
-    assert ColumnType(levels=found.levels, origin="estimated") == found
-
-
-def test_no_more_levels_are_bought_than_a_domain_has() -> None:
-    cells = read_columns(pd.DataFrame({"x": [f"n{one % 1100}" for one in range(22_000)]}))
-    kinds = {"x": "category"}
-    found = bounds.estimate(Held(cells), kinds, distance=9.0, delta=1e-3, key=Key.of_seed(0))["x"]
-    assert len(found.levels or ()) == 1000
-
-
 def test_the_receipt_says_what_was_bought(tmp_path: Path) -> None:
     schema = Schema(SEX.columns, SEX.source, {"year": "2000 different years"})
     shared = made(people(), schema, target="ward", settings=Counts(numeric=("age",)))
@@ -353,18 +322,6 @@ def test_a_person_s_names_are_published_with_at_most_its_delta(
         least += 1
     chance = rows * norm.sf((least - 0.5) / (LAW.deviation / secure.whole_parts(deviation)))
     assert 0.2 * delta < chance <= delta
-
-
-def test_noise_alone_makes_no_bound() -> None:
-    """Of 400 columns that nobody fills beyond 10, none ends further out than its cell."""
-    cells = read_columns(pd.DataFrame({"a": np.tile(np.arange(1.0, 10.0), 200)}))
-    kinds = {"a": "number"}
-    for seed in range(400):
-        made = bounds.estimate(Held(cells), kinds, distance=0.1, delta=1e-6, key=Key.of_seed(seed))[
-            "a"
-        ]
-        assert made.high is not None
-        assert made.high <= 10
 
 
 def test_one_secret_at_two_prices_or_on_two_ledgers_has_noise_that_does_not_cancel(

@@ -73,16 +73,6 @@ def test_what_does_not_fit_is_told_to_the_owner_and_refuses_nothing() -> None:
     assert "200" not in str(shared.receipt)
 
 
-def test_neighbours_have_the_same_grid_and_codes() -> None:
-    """Codes of a row do not depend on others, whatever these hold."""
-    frame = people(40).astype(object)
-    frame.loc[3, "age"], frame.loc[4, "sex"], frame.loc[5, "pay"] = "old", "X", None
-    codes = SCHEMA.encode(frame)[0]
-    for out in range(len(frame)):
-        without = SCHEMA.encode(frame.drop(index=out))[0]
-        assert (without == np.delete(codes, out, axis=0)).all()
-
-
 def leaves(content: Any) -> Iterator[Any]:
     if isinstance(content, dict | list):
         for one in content.values() if isinstance(content, dict) else content:

@@ -26,7 +26,7 @@ from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.cost import Bound, Kind
 from bdpvi.synthesis import evaluate, load
 from bdpvi.synthesis.counts import count
-from bdpvi.synthesis.report import bars, copied
+from bdpvi.synthesis.report import copied
 
 needs_page = pytest.mark.skipif(
     find_spec("jinja2") is None or find_spec("matplotlib") is None, reason="needs bdpvi[report]"
@@ -131,15 +131,6 @@ def test_copies_beyond_chance(
 ) -> None:
     found = replace(FOUND, copies=copies, held_out_copies=held_out, rows=(rows, rows, rows))
     assert copied(found) is expected
-
-
-def test_bars_of_many_values_are_those_of_the_commonest() -> None:
-    real = tuple(np.arange(40.0, 0, -1) / 820)
-    column = replace(FOUND.columns[0], labels=tuple(map(str, range(40))), real=real, synthetic=real)
-    found = bars(column)
-    assert [one[0] for one in found] == [*map(str, range(23)), "17 others"]
-    assert sum(one[1] for one in found) == pytest.approx(1)
-    assert found[-1][3] == max(one[3] for one in found) == 100
 
 
 def test_who_is_kept_out_depends_on_no_other_row() -> None:

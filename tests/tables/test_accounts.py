@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import warnings
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,18 +89,6 @@ def test_a_file_a_glob_a_folder_and_a_link_have_one_account(
         private("./p*.csv", 3.0)
 
 
-def test_a_folder_s_account_of_an_earlier_version_goes_on(data: Path) -> None:
-    old = Ledger.at(data.parent / "data.ledger.jsonl", budget=Budget(9.0))
-    assert {beside(one) for one in (data, f"{data}/p*.csv", data / "p.csv")} == {old.path}
-    private(data / "p.csv")
-    assert spent(data.parent / "data.ledger.jsonl") > 0.9
-    shutil.copy(data / "p.csv", data / "r.csv")
-    assert beside(f"{data}/p*.csv") == beside(data) == old.path
-    with pytest.warns(PrivacyUtilityWarning, match="is charged there"):
-        private(data / "r.csv", 2.0)
-    assert ledgers(data) == ["data.ledger.jsonl"]
-
-
 def test_the_same_rows_in_another_file_join_the_account(data: Path) -> None:
     private(data / "p.csv", 1.0)
     frame = pd.read_csv(data / "p.csv")
@@ -139,18 +125,6 @@ def test_commands_join_and_refuse(
     file = {"private": "release.json", "synthesize": "synthetic.json"}[command]
     assert OTHER_PEOPLE in (tmp_path / "b" / file).read_text()
     assert OTHER_PEOPLE not in (tmp_path / "c" / file).read_text()
-
-
-def test_the_same_rows_in_a_folder_of_one_file_join_the_account(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    private(data / "p.csv", 1.0)
-    (data / "parts").mkdir()
-    pd.read_csv(data / "p.csv").to_parquet(data / "parts" / "a.parquet")
-    monkeypatch.setattr(accounts, "_used", set())  # as in another process
-    with pytest.warns(PrivacyUtilityWarning, match="p.csv.ledger.jsonl, and is charged there"):
-        private(data / "parts", 2.0)
-    assert ledgers(data) == ["p.csv.ledger.jsonl"]
 
 
 def test_a_row_more_opens_no_account(data: Path) -> None:
@@ -197,18 +171,6 @@ def test_each_table_of_a_ledger_is_kept_at_its_charge(data: Path) -> None:
     assert not kept.exists()
     ledger.charge(Entry(kind="release"))
     assert len(json.loads(kept.read_text("utf-8"))) == 2
-
-
-def test_an_account_without_an_id_keeps_no_rows(data: Path) -> None:
-    own, identity = data / "p.csv.ledger.jsonl", Identity.of(pd.read_csv(data / "p.csv"))
-    ledger = Ledger.at(own)
-    for content in (b"[]\n", b"\xff\n", b"{}\n", b""):
-        own.write_bytes(content)
-        with suppress(ValueError):
-            account(data / "p.csv", identity, ledger)
-        with pytest.raises(ValueError, match=re.escape(own.name)):
-            ledger.charge(Entry(kind="release"))
-        assert not own.with_name(f"{own.name}.identity").exists()
 
 
 def test_without_a_ledger_nothing_is_refused(data: Path) -> None:
@@ -268,16 +230,6 @@ def test_what_is_kept_is_the_owner_s_alone(data: Path) -> None:
     ledger = (data / "p.csv.ledger.jsonl").read_bytes()
     for words in (mine.digest, *list(mine.samples[0][1])[:9]):
         assert words.encode() not in public + ledger
-
-
-def test_a_ledger_without_an_identity_is_read_as_before(data: Path) -> None:
-    private(data / "p.csv", 1.0)
-    (data / "p.csv.ledger.jsonl.identity").unlink()
-    private(data / "p.csv", 2.0)
-    assert 1.9 < spent(data / "p.csv.ledger.jsonl") <= 2
-    assert (data / "p.csv.ledger.jsonl.identity").exists()
-    with pytest.raises(ValueError, match=HAS_NONE):
-        private(appended(data))
 
 
 def test_a_damaged_identity_is_refused(data: Path) -> None:

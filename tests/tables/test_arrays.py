@@ -73,15 +73,6 @@ def test_every_container_is_the_same_data(x: str, y: str) -> None:
     assert data.ids.tolist() == [0, 1, 2]
 
 
-def test_the_data_are_a_copy_and_names_can_be_given() -> None:
-    x = np.array(X)
-    data = Dataset.of(x, Y, feature_names=["a", "b"])
-    x[:] = 0
-    assert data.x.tolist() == X
-    assert data.feature_names == ("a", "b")
-    assert Dataset.of(FRAME, [0.5, -2, 7e9]).y.tolist() == [0.5, -2, 7e9]
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e39])
 def test_of_tensors_a_record_that_is_not_finite_is_left_out(value: float) -> None:
     """Wherever it is, with its identity, and where a type with smaller numbers makes it so."""
@@ -115,12 +106,6 @@ def test_a_record_too_large_for_the_type_of_a_fit_has_no_part_in_it() -> None:
     assert marks is not None
     assert expected is not None
     assert torch.equal(marks, expected)
-
-
-def test_a_record_that_is_not_finite_is_left_out() -> None:
-    with pytest.warns(PrivacyUtilityWarning, match="for the owner only: 1 record left out"):
-        data = Dataset.of(FRAME.assign(age=[1, np.nan, 2]), Y)
-    assert data.ids.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -243,19 +242,6 @@ def test_columns_that_an_option_names_must_be_there() -> None:
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=f"{name}='x' must be a column"):
             looked(frame, None, **{name: value})
-
-
-def test_a_large_file_is_read_in_a_few_seconds(tmp_path: Path) -> None:
-    rows, random = 200_000, np.random.default_rng(0)
-    path = tmp_path / "large.csv"
-    frame: dict[str, Any] = {f"x{at}": np.round(random.normal(size=rows), 3) for at in range(4)}
-    frame |= {"ward": random.choice(list("abc"), rows), "nr": np.arange(rows)}
-    pd.DataFrame(frame).to_csv(path, index=False)
-    start = time.process_time()
-    found = flat.look(path, one_row_per_person=True)
-    assert time.process_time() - start < 10
-    assert (found.rows, options(found)) == (rows, ["--drop nr"])
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_long_table_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

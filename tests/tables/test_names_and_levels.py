@@ -10,9 +10,6 @@ import flat
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from torch import nn
-from torch.nn.utils.parametrizations import weight_norm
 
 import bdpvi
 from bdpvi import datasets
@@ -134,17 +131,6 @@ def test_a_delta_that_rounding_uses_up_is_named_as_given(people_: dict[str, Any]
             progress=False, ledger=ledger,
         )  # fmt: skip
     assert not ledger.entries()
-
-
-def test_a_layer_with_a_computed_weight_is_named() -> None:
-    data = torch.randn(200, 4), torch.randint(2, (200,))
-    layers = nn.utils.weight_norm(nn.Linear(4, 2)), weight_norm(nn.Linear(4, 2))
-    old, new = map(nn.Sequential, layers)
-    given: dict[str, Any] = {"rate": 0.1, "max_grad_norm": 1.0, "noise_multiplier": 2.0}
-    given |= {"loss": nn.functional.cross_entropy, "data": data}
-    with pytest.raises(ValueError, match=r"layer '0' \(Linear\), which keeps a computed tensor"):
-        bdpvi.make_private(old, torch.optim.SGD(old.parameters(), lr=0.1), **given)
-    bdpvi.make_private(new, torch.optim.SGD(new.parameters(), lr=0.1), **given)
 
 
 def test_a_column_called_row_does_not_switch_persons_off() -> None:

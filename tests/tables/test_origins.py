@@ -293,20 +293,6 @@ def test_how_a_file_is_read_is_declared(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "route",
-    [ROUTE, bdpvi.regression.NoisyScores(rows=2137, least=0.0), bdpvi.DPVI(rows=2137, steps=5)],
-)
-def test_a_route_says_who_counted_the_rows(route: Any) -> None:
-    x = torch.randn(500, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    data = Dataset(x, (x[:, 0] > 0).double())
-    about = bdpvi.fit_private(MODEL, data, epsilon=2.0, route=route).receipt.about
-    assert about.startswith("Settings assume about 2,000 rows, declared by the owner")
-    route, others = replace(route, rows=None), data.of_people(People(Ledger()))
-    counted = bdpvi.fit_private(MODEL, others, epsilon=2.0, route=route)
-    assert "counted with noise, which ε covers" in counted.receipt.about
-
-
 @pytest.mark.filterwarnings("ignore:column")
 def test_a_synthesis_says_what_was_declared() -> None:
     table = patients().assign(old=lambda one: one["age"] > 50, much=lambda one: one["dose"] > 2)

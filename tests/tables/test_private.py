@@ -12,18 +12,15 @@ import flat
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from simulated import logistic_data
 from test_cli import run
 
 import bdpvi
-from bdpvi.bayesian import storage
 from bdpvi.datasets import constants_of
-from bdpvi.datasets.dataset import in_memory
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.releases import intent, shared_file
+from bdpvi.releases import intent
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import encoded, scores
 from bdpvi.tables.scores import FEWEST, FOLDS, TURNS, Scores, previewed
@@ -234,57 +231,6 @@ def test_a_declared_base_rate_is_the_intercepts_prior_mean(
     assert not (tmp_path / "other").exists()
 
 
-def test_after_an_interruption_the_same_draws_come_and_nothing_is_paid(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn = []
-
-    def interrupted(release: bdpvi.Release) -> bytes:
-        drawn.append(release.samples)
-        raise KeyboardInterrupt
-
-    more = ("--epsilon", 1, "--no-scores")
-    with monkeypatch.context() as patch:
-        patch.setattr(shared_file, "release_bytes", interrupted)
-        assert private(table, tmp_path / "shared", *more) == 130
-    assert not (tmp_path / "shared" / "release.json").exists()
-    secret = tmp_path / "shared.secret"
-    before = storage.open_ledger(secret).entries()
-    assert [one.kind for one in before] == BOUGHT
-    # Another option must not meet the old key: two draws with one noise would show the mean.
-    assert private(table, tmp_path / "shared", "--epsilon", 1.5, "--no-scores") == 2
-    assert private(table, tmp_path / "shared", *more) == 0
-    release = bdpvi.load_release(tmp_path / "shared" / "release.json")
-    assert release.samples.equal(drawn[0])
-    assert storage.open_ledger(secret).entries() == before
-    # A model that was lost is a copy of what is kept, and its cost is told again.
-    shared = tmp_path / "shared" / "release.json"
-    content = shared.read_bytes()
-    shared.unlink()
-    shared.parent.rmdir()
-    assert private(table, tmp_path / "shared", *more) == 0
-    assert shared.read_bytes() == content
-    assert storage.open_ledger(secret).entries() == before
-
-
-def test_what_is_interrupted_before_its_first_charge_goes_on(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also on a ledger that is new, whose first line the budget has just changed."""
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    more = ("--epsilon", 1, "--no-scores")
-    with monkeypatch.context() as patch:
-        patch.setattr("bdpvi.privacy.stored.append", interrupted)
-        assert private(table, tmp_path / "shared", *more) == 130
-    ledger = tmp_path / "shared.ledger.jsonl"
-    assert Ledger(ledger).entries() == ()
-    assert private(table, tmp_path / "shared", *more) == 0
-    assert [one.kind for one in Ledger(ledger).entries()] == BOUGHT
-
-
 def test_python_takes_frames_encoded_records_and_files(table: Path, tmp_path: Path) -> None:
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1, "drop": ["id"]}
     for one, persons in ((patients(), False), (table, True)):
@@ -329,59 +275,10 @@ def test_simulated_releases_hold_out_whole_persons_and_have_their_noise(monkeypa
     assert {(one.rows, one.distance) for one in lefts} == {(2, work.asked.distance / 2)}
 
 
-@pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
-@pytest.mark.parametrize("rows", [0, 1, 2])
-def test_any_number_of_rows_is_released_with_public_constants(rows: int) -> None:
-    public = constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
-    frame = patients().iloc[:rows][["age", "sex", "sick"]]
-    release = flat.private(
-        frame, target="sick", positive="yes", epsilon=1, constants=public, progress=False
-    )
-    assert str(release.receipt).startswith("worst-case DP ε = 1 (target)")
-
-
 def test_a_delta_that_would_allow_a_row_to_be_published_is_warned_of() -> None:
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "drop": ["id"], "epsilon": 1}
     with pytest.warns(UserWarning, match=r"delta=0\.01 is at least 1/N = 0\.000"):
         flat.private(patients(), delta=0.01, progress=False, **given)
-
-
-def odd(frame: pd.DataFrame, row: int) -> pd.DataFrame:
-    """Return the table, one row of which is as odd as can be."""
-    frame, index = frame.astype(object).copy(), frame.index[row]
-    for name, value in (("age", 1e300), ("dose", "a lot"), ("sex", "=cmd()")):
-        frame.loc[index, name] = value
-    return frame
-
-
-@pytest.mark.parametrize("row", [0, 1, 2, 3, 4, ROWS // 2, ROWS - 1])
-def test_without_one_row_only_noise_differs_and_nothing_is_refused(row: int) -> None:
-    """Given the same key, what was bought is nearly the same, and all other rows are as before."""
-    frame = odd(patients(), row)
-    frame["sick"] = "no"
-    frame.loc[frame.index[row], "sick"] = "yes"  # the only one
-    less = frame.drop(index=frame.index[row])
-    public = constants_of({"source": "By law.", "age": [18, 98], "dose": [0, 4], "sex": ["F", "M"]})
-    for constants in (public, None):
-        given: dict[str, Any] = {"drop": ("id",), "constants": constants}
-        works = [
-            flat.work(one, target="sick", positive="yes", epsilon=1.0, progress=False, **given)
-            for one in (frame, less)
-        ]
-        data, other = (
-            in_memory(work.dataset(Transaction(work.ledger, Key.of_seed(row)), work.whole)[0])
-            for work in works
-        )
-        kept = [i for i in range(len(data)) if not np.array_equal(data.y[i], 1)]
-        assert len(other) == len(kept)
-        assert data.feature_names == other.feature_names
-        x = data.x[kept]
-        if constants is None:  # bought ones are as public once they are bought
-            encoding = bdpvi.datasets.Encoding.from_dict(data.preprocessing["encoding"])
-            assert encoding.whole(works[1].rows.first().columns).equal(x)
-        else:
-            assert other.x.equal(x)
-        assert other.y.equal(data.y[kept])
 
 
 @pytest.fixture(scope="module")
@@ -440,18 +337,6 @@ def slow(monkeypatch: pytest.MonkeyPatch, step: str, seconds: float) -> list[flo
     return time
 
 
-@pytest.mark.parametrize("step", ["_parts", "_solved"])
-def test_the_first_preview_ends_in_time_too(
-    previewable: tuple[Work, bdpvi.Release], monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    def unused(*given: Any) -> Any:
-        raise AssertionError
-
-    time = slow(monkeypatch, step, 100.0)
-    monkeypatch.setattr(scores, "_without_privacy", unused)
-    assert previewed(*previewable, Key.of_seed(1), seconds=99.0, clock=lambda: time[0]) is None
-
-
 @pytest.mark.parametrize(("seconds", "previews"), [(0.0, 1), (3.0, 1), (6.0, 2), (23.0, 7)])
 def test_previews_end_in_time_and_are_the_same_so_far(
     previewable: tuple[Work, bdpvi.Release],
@@ -469,26 +354,6 @@ def test_previews_end_in_time_and_are_the_same_so_far(
     said = str(found)
     assert f"as many as {seconds:.0f} s allow" in said
     assert f"WARNING: {previews} simulated releases are few" in said
-
-
-def test_previews_wait_for_one_thread_alone(
-    previewable: tuple[Work, bdpvi.Release], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen, own = [], scores._preview
-
-    def preview(*given: Any) -> Any:
-        seen.append(torch.get_num_threads())
-        return own(*given)
-
-    monkeypatch.setattr(scores, "_preview", preview)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        previewed(*previewable, Key.of_seed(1), seconds=0.0)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(threads)
-    assert seen == [1]
 
 
 def test_five_positives_are_not_called_better_than_chance() -> None:

@@ -209,18 +209,6 @@ def test_the_command_trains_on_blocks_and_scores_the_rows(
     assert f"this release          log score {score:.3f}  accuracy {right:.3f}\n" in said
 
 
-def test_counts_beyond_their_bound_are_told_of(folder: Path) -> None:
-    frame = visits()
-    beyond = int((frame["falls"] > 2).sum())
-    model = bdpvi.BayesianPoissonRegression(largest=2)
-    given: dict[str, Any] = {"target": "falls", "drop": ("grade", "years", "who"), "model": model}
-    with pytest.warns(UserWarning, match=f"{beyond} of {ROWS - 1} targets are beyond"):
-        flat.private(
-            folder / "parts", epsilon=6.0, one_row_per_person=True, ledger=Ledger(),
-            progress=False, **given,
-        )  # fmt: skip
-
-
 @pytest.mark.parametrize("kind", ["multinomial", "exposure"])
 def test_noise_does_not_move_predictions_of_blanks_and_unlisted_levels(
     kind: str, folder: Path

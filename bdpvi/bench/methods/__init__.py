@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bdpvi.bench.methods.base_rate import BaseRate
-from bdpvi.bench.methods.dp_gd import DPGD
-from bdpvi.bench.methods.dp_sgld import DPSGLDLosses, DPSGLDOriginal
+from bdpvi.bench.methods.dp_gd import DPGD, DPSGLDLosses, DPSGLDOriginal
 from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments, NonPrivate
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.method import NONE, SENTENCES, Method, PreparedMethod
 from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum
 from bdpvi.bench.methods.posterior import FullRankDraws, LaplaceDraws, MeanFieldDraws
-from bdpvi.bench.methods.statistics import NoisyStatistics
 
 METHODS: Mapping[str, type[Method]] = {
     method.name: method
@@ -27,7 +25,6 @@ METHODS: Mapping[str, type[Method]] = {
         DPSGLDOriginal,
         DPSGLDLosses,
         DPGD,
-        NoisyStatistics,
         PerturbedMinimum,
     )
 }

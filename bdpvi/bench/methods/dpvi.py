@@ -15,10 +15,9 @@ from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.bench.methods.method import MODEL_SPACE, NONE
 from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.bench.methods.noisy import NoisyTraining
-from bdpvi.bench.methods.pace import LIMIT, clip_of, pace, weights_of
+from bdpvi.bench.methods.pace import LIMIT, clip_of, steps_for, weights_of
 from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.datasets.dataset import Dataset
-from bdpvi.guides import MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccountant
 
@@ -45,10 +44,7 @@ class Variational:
 
     def prepare(self, train: Dataset, delta: float) -> NoisyTraining:
         """Return the training, ready to run at any noise multiplier."""
-        train_runs = partial(
-            dpvi_runs, self.model, MeanField(self.model), train,
-            delta=delta, accountant=self.accountant,
-        )  # fmt: skip
+        train_runs = partial(dpvi_runs, self.model, train, delta=delta, accountant=self.accountant)
         how = self._how(train)
         return NoisyTraining(self.accountant, self.rate, self.steps, delta, how, train_runs)
 
@@ -136,19 +132,17 @@ class VariationalInference(Variational):
         self._settings(self.clip or 1.0)
 
     def _how(self, train: Dataset) -> Callable[[float], DPVISettings]:
-        weights = weights_of(self.model, train)
         if self.learning_rate is not None:
             optim = default_optimiser(self.steps, self.learning_rate)
-            fixed = self._settings(self.clip or clip_of(weights), optim)
+            fixed = self._settings(self.clip or clip_of(weights_of(self.model, train)), optim)
             return lambda _: fixed
+        found = steps_for(self.model, train, steps=self.steps, rate=self.rate, clip=self.clip)
 
         def settings(noise_multiplier: float) -> DPVISettings:
-            made = pace(
-                weights, len(train), noise_multiplier=noise_multiplier,
-                steps=self.steps, rate=self.rate, clip=self.clip,
-            )  # fmt: skip
+            made = found(noise_multiplier)
             # The gradient is of a sum over records, not of a mean.
-            return self._settings(made.clip, SGD({"lr": made.step_size / made.rows}), made.last)
+            optim = SGD({"lr": made["step_size"] / len(train)})
+            return self._settings(made["clip"], optim, made["last"])
 
         return settings
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -33,23 +32,6 @@ LIMIT = 2.0
 """Features are clipped at ± this, as in objective perturbation."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pace:
-    """Step size and clip of a training.
-
-    Attributes:
-        clip: C.
-        step_size: Nη, where N is the declared number of rows.
-        last: multiplies ``step_size`` for the intercept.
-        rows: the declared N.
-    """
-
-    clip: float
-    step_size: float
-    last: float
-    rows: float
-
-
 def clip_of(weights: int) -> float:
     """Return C for d + 1 weights.
 
@@ -59,38 +41,42 @@ def clip_of(weights: int) -> float:
     return SCALE * math.sqrt(weights)
 
 
+def weights_of(model: BayesianLogisticRegression, train: Dataset) -> int:
+    """Return d + 1, the number of a model's weights."""
+    return int(model.design(train.x[:1]).shape[1])
+
+
 def pace(
-    weights: int, rows: int, *, noise_multiplier: float, steps: int, rate: float, clip: float | None
-) -> Pace:
-    """Return step size and clip for a noise level.
+    weights: int,
+    rows: int,
+    *,
+    noise_multiplier: float,
+    steps: int,
+    rate: float,
+    clip: float | None = None,
+) -> dict[str, float]:
+    """Return clip, step size Nη and what multiplies it for the intercept, for a noise level.
 
     Args:
         weights: d + 1.
-        rows: N, which is rounded.
+        rows: N; the step over N is that of the rounded N.
         noise_multiplier: σ.
         steps: T.
         rate: q.
         clip: C; None means the rule's C.
 
-    >>> slow, quick = (
-    ...     pace(21, 1000, noise_multiplier=z, steps=20, rate=1.0, clip=None) for z in (259, 17)
-    ... )
-    >>> round(slow.step_size, 3), round(slow.last, 1), round(quick.step_size, 3)
+    >>> facts = {"steps": 20, "rate": 1.0}
+    >>> slow, quick = (pace(21, 1000, noise_multiplier=z, **facts) for z in (259, 17))
+    >>> round(slow["step_size"], 3), round(slow["last"], 1), round(quick["step_size"], 3)
     (0.019, 6.5, 1.116)
     """
-    clip, rows_declared = clip or clip_of(weights), magnitude(max(FEWEST, rows))
-    variance = (clip * noise_multiplier / (rate * rows_declared)) ** 2 / steps
+    clip, declared = clip or clip_of(weights), magnitude(max(FEWEST, rows))
+    variance = (clip * noise_multiplier / (rate * declared)) ** 2 / steps
     way, of_intercept = (
         1 / (1 / FURTHEST + variance * count / HARM) for count in (weights, OF_INTERCEPT)
     )
-    return Pace(
-        clip=clip, step_size=way / steps, last=max(1.0, of_intercept / way), rows=rows_declared
-    )
-
-
-def weights_of(model: BayesianLogisticRegression, train: Dataset) -> int:
-    """Return d + 1, the number of a model's weights."""
-    return int(model.design(train.x[:1]).shape[1])
+    size = way / steps / declared * rows
+    return {"clip": clip, "step_size": size, "last": max(1.0, of_intercept / way)}
 
 
 def steps_for(
@@ -100,9 +86,9 @@ def steps_for(
     steps: int,
     rate: float,
     clip: float | None,
-    step_size: float | None,
+    step_size: float | None = None,
 ) -> Callable[[float], dict[str, float]]:
-    """Return clip, step size Nη and what multiplies it for the intercept, by the noise multiplier.
+    """Return :func:`pace` as a function of the noise multiplier.
 
     Args:
         model: what is fitted.
@@ -115,11 +101,7 @@ def steps_for(
     def chosen(noise_multiplier: float) -> dict[str, float]:
         if step_size is not None:
             return {"clip": clip or clip_of(weights), "step_size": step_size, "last": 1.0}
-        made = pace(
-            weights, len(train), noise_multiplier=noise_multiplier, steps=steps, rate=rate,
-            clip=clip,
-        )  # fmt: skip
-        size = made.step_size / made.rows * len(train)
-        return {"clip": made.clip, "step_size": size, "last": made.last}
+        facts = {"steps": steps, "rate": rate, "clip": clip}
+        return pace(weights, len(train), noise_multiplier=noise_multiplier, **facts)
 
     return chosen

@@ -1,0 +1,177 @@
+"""A fit of an estimator: its work, its records, its release, and the rehearsal before a charge."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bdpvi._ground.host import HOST, on
+from bdpvi._ground.types import PrivacyUtilityWarning
+from bdpvi.bayesian.drawing import Asked, DrawSamples, drawn
+from bdpvi.bayesian.fit import fit as fit_guide
+from bdpvi.bayesian.guarantees import WORST_CASE
+from bdpvi.datasets.dataset import Dataset, People
+from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.made_up import ROWS
+from bdpvi.datasets.origin import DECLARED, GIVEN
+from bdpvi.guides import Laplace
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.releases.released import Release
+from bdpvi.releases.transaction import Transaction, rehearsed
+from bdpvi.sklearn.inputs import Inputs
+from bdpvi.tables.allowance import Remaining
+from bdpvi.tables.arrays import Floats
+from bdpvi.tables.prepared import Prepared
+from bdpvi.tables.rehearsal import MANY, read
+from bdpvi.tables.setup import Setup
+
+
+def fit(
+    estimator: Any,
+    inputs: Inputs,
+    y: Floats,
+    people: Mapping[str, Any],
+    few: Sequence[float],
+    **noted: bool,
+) -> None:
+    """Fit and release; the estimator keeps only the release.
+
+    Args:
+        estimator: its arguments, and what becomes of it.
+        inputs, y: the rows and their targets.
+        people: the unit of privacy.
+        few: targets of made-up rows.
+        noted: assumptions that a guarantee has to name.
+    """
+    columns = estimator._columns(inputs, y)
+    asked = estimator._request(columns)
+    given = columns.known(asked)
+    estimator._setup(asked, given)  # refused before a charge
+    estimator._check(columns, asked, given, people["rows_per_unit"])
+    rehearse(estimator, inputs, people, few, noted)
+    with _work(estimator, people, inputs, y) as work:
+        found, target = given, None
+        if found is None:
+            left = Remaining.whole(asked.distance, work.ledger.rows_per_unit)
+            found, target = columns.estimated(asked, work.perform, left)
+            if caution := found.caution(estimator.epsilon):
+                warnings.warn(caution, PrivacyUtilityWarning, stacklevel=4)
+        data = _dataset(estimator, inputs, y, found.encoding, people, **noted)
+        release = _release(estimator, estimator._setup(asked, found, target), data, work)
+    estimator._keep(replace(release, secret=None), found.encoding)
+
+
+def rehearse(
+    estimator: Any,
+    inputs: Inputs,
+    people: Mapping[str, Any],
+    few: Sequence[float],
+    noted: Mapping[str, bool],
+) -> None:
+    """Fit made-up rows by a copy, and read its release, before anything is charged.
+
+    Of ``inputs`` the columns alone are used; arguments as for :func:`fit`.
+
+    Raises:
+        ValueError: if anything fails.
+    """
+    if estimator._trial is not None or estimator._guarantee().name != WORST_CASE:
+        return
+    twin = copy(estimator)
+    with rehearsed(people) as trial:
+        twin._trial, twin.ledger = trial, None
+        twin.expected_rows = estimator.expected_rows or MANY
+        rows = inputs.made_up()
+        fit(twin, rows, np.resize(few, ROWS), people, few, **noted)
+        read(twin.release_, rows.features(twin._encoding([*rows.columns])))
+
+
+@contextmanager
+def _work(
+    estimator: Any, people: Mapping[str, Any], inputs: Inputs, y: NDArray[Any]
+) -> Iterator[Transaction]:
+    """Yield the transaction of a fit, with all of ε reserved for it.
+
+    Args:
+        estimator: its arguments.
+        people: the unit of privacy.
+        inputs, y: the rows and their targets, by which they are known again without a ledger.
+    """
+    all_of_it = (estimator.epsilon, estimator.delta, "fit")
+    if estimator._trial is not None:
+        with on(HOST), estimator._trial.reserved(*all_of_it):
+            yield estimator._trial
+        return
+    secret = estimator._secret()
+    public = estimator._guarantee().name == WORST_CASE
+    durable = estimator.ledger is not None and not secret.experiment
+    if durable and not public:
+        raise ValueError(f"ledger={estimator.ledger!r} accepts worst-case guarantees only")
+    ledger = (
+        Ledger.at(str(estimator.ledger), **people) if durable
+        else Ledger.of(*inputs.some(), y, **people)
+    )  # fmt: skip
+    work = Transaction(ledger, secret, alone=True, what=f"fit of {type(estimator).__name__}")
+    aside = work.reserved(*all_of_it) if public else nullcontext()
+    with on(HOST), aside:
+        yield work
+
+
+def _dataset(
+    estimator: Any,
+    inputs: Inputs,
+    y: Floats,
+    encoding: Encoding,
+    people: Mapping[str, Any],
+    **noted: bool,
+) -> Dataset:
+    """Return the standardised records, with the assumptions that a guarantee has to name."""
+    declared = estimator._declared(inputs.kinds)
+    noted[GIVEN] = not estimator._declares_features
+    return Dataset(
+        torch.from_numpy(inputs.features(encoding)),
+        torch.from_numpy(y),
+        feature_names=encoding.feature_names,
+        preprocessing={"encoding": encoding.to_dict(), DECLARED: declared, **noted},
+        people=People(**people),
+    ).to(inputs.device)
+
+
+def _release(estimator: Any, chosen: Setup, data: Dataset, work: Transaction) -> Release:
+    """Fit, charge and release."""
+    short = {} if estimator._trial is None else {"steps": 2}
+    chosen = chosen.training(progress=False, **short)
+    if chosen.route is None:
+        return _draws(estimator, chosen.model, data, work)
+    prepared = Prepared.of(chosen.model, data, chosen.route, ledger=work.ledger)
+    return prepared.release(epsilon=estimator.epsilon, delta=estimator.delta, work=work)
+
+
+def _draws(estimator: Any, model: Any, data: Dataset, work: Transaction) -> Release:
+    """Return draws from the posterior, using a ledger with this transaction only."""
+    kind, secret = estimator._guarantee(), work.secret
+    own = Ledger()
+    own.stand_for(work.ledger)
+    fitted = fit_guide(model, Laplace(model), data, ledger=own, progress=False)
+    fitted.kept.name = work.name
+    generator = None
+    if secret.experiment:
+        generator = torch.Generator().manual_seed(int(secret) % 2**63)
+    asked = Asked(
+        draws=estimator.draws,
+        epsilon=estimator.epsilon,
+        delta=estimator.delta,
+        guarantee=kind,
+        generator=generator,
+    )
+    draws = DrawSamples(fitted, asked, kind, "release")
+    plan, key, _ = work.charge(draws, last=True)
+    return drawn(draws, plan, key, work.ledger)
