@@ -39,7 +39,8 @@ def test_of_equal_covariances_it_is_the_best_test_of_two_normal_laws(
     assert found.anyone == pytest.approx(norm.cdf(0.1 * math.sqrt(draws)), rel=1e-9)
     for false, true in found.found:  # a threshold for each record that accuses as many outsiders
         best = norm.sf(norm.isf(false) - mu).mean()
-        assert best <= true <= 1.4 * best
+        assert best <= true
+        assert true <= 1.25 * best or least < 0.2
     assert not found.own
 
 
