@@ -4,7 +4,7 @@
 
 Settings by rule for each worst-case ε. A Bayesian accountant covers the mean over the records of
 δ(ε), each record held against the rest. "Certified" is
-:func:`bdpvi.bayesian.accounting.perturbed_records.bayesian_epsilon` of the training records: from
+:func:`perturbed_records.bayesian_epsilon` of the training records: from
 each one's ω‖z‖ and ω‖z‖² alone, for every distribution of the records. "Exact" is the mean itself
 by Monte Carlo, with nothing bounded, so no accountant reports less: w is the minimum for all
 records, b its slope, and with g the record's gradient, r its residual and H the second derivative
@@ -28,12 +28,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from perturbed_records import bayesian_epsilon
 from printed import command
 from scipy.optimize import brentq
 from torch import Tensor
 
 from bdpvi import Dataset, Table, datasets
-from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
 from bdpvi.regression.objective_plan import Facts, ObjectivePlan, plan
 from bdpvi.regression.perturbed_objective import SummedObjective
 

@@ -75,7 +75,7 @@ def scored(
         Dataset(found.encoding.whole(p.columns), torch.from_numpy(p.y), preprocessing=constants)
         for p in (train, test)
     ]
-    work = Work(parts[0], asked)
+    work = Work(asked, data=parts[0])
     drawn = _solved(work, model, parts[0], found, key)
     chance = predictive_means(model, {"w": drawn}, parts[1].x).mean(0)
     return float(auc(chance, parts[1].y)), float(log_score(chance, parts[1].y))

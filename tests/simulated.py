@@ -9,7 +9,7 @@ import torch
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Fit
-from bdpvi.bench.methods.outcome import Outcome
+from bdpvi.bench.methods.method import Outcome
 from bdpvi.bench.methods.runs import Run
 from bdpvi.guides import GaussianGuide, MeanField
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import bdpvi
-from bdpvi._ground.host import HOST, on
+from bdpvi._ground.host import HOST
 from bdpvi._ground.isolation import isolated
 from bdpvi.cli import app
 from bdpvi.models.misfits import MisfitError
@@ -220,19 +220,6 @@ def test_every_draw_names_its_device() -> None:
         and "device" not in {one.arg for one in call.keywords}
     ]
     assert not unnamed
-
-
-def test_layers_made_on_the_device_have_the_weights_of_the_cpu() -> None:
-    def made() -> list[Tensor]:
-        torch.default_generator.manual_seed(0)
-        weights = [nn.Linear(3, 2).weight, nn.Conv1d(2, 3, 2).weight, nn.Embedding(3, 2).weight]
-        return [one.detach().cpu() for one in weights]
-
-    expected = made()
-    with fake_cuda.pretended(), on(fake_cuda.CUDA):
-        found = made()
-        assert nn.Linear(3, 2).weight.device == fake_cuda.CUDA
-    assert all(map(torch.equal, found, expected))
 
 
 # --------------------------------------------------------------------------- commands

@@ -22,7 +22,7 @@ from bdpvi._ground.store import write
 from bdpvi.bench import report
 from bdpvi.bench.hyperparameters import describe, nearest
 from bdpvi.bench.methods import NONE, BaseRate, Method, PreparedMethod
-from bdpvi.bench.methods.outcome import Outcome
+from bdpvi.bench.methods.method import Outcome
 from bdpvi.bench.summary import NO, PAIRED, WORST, YES, ratio_table, summarise
 from bdpvi.datasets.dataset import Split
 from bdpvi.models.predictions import predictive_means

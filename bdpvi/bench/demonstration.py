@@ -26,8 +26,8 @@ from bdpvi.bayesian.releases import cost, preview, release
 from bdpvi.bench.methods import Method
 from bdpvi.bench.methods.dp_gd import DPSGLDLosses
 from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments
-from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum
+from bdpvi.bench.methods.without_privacy import LogisticRegression
 from bdpvi.datasets.dataset import Dataset, Split
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.predictions import predictive_means

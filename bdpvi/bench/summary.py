@@ -12,7 +12,7 @@ import pandas as pd
 from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
 from bdpvi.bench.methods import BaseRate
 from bdpvi.bench.methods.dpvi import NonPrivate
-from bdpvi.bench.methods.logistic import LogisticRegression
+from bdpvi.bench.methods.without_privacy import LogisticRegression
 from bdpvi.bench.ratios import REPEATS, Interval, ScoreTable, difference, epsilon_ratios
 from bdpvi.tables.metrics import MEASURES
 

@@ -22,7 +22,7 @@ from bdpvi._ground.store import check_writable, json_text, read_json, replacing
 from bdpvi.bench.comparison import EPSILONS, check_epsilons, predict
 from bdpvi.bench.hyperparameters import FILE, Chosen, Entry, build, describe
 from bdpvi.bench.methods import NONE, BaseRate, Method, PreparedMethod
-from bdpvi.bench.methods.outcome import Outcome
+from bdpvi.bench.methods.method import Outcome
 from bdpvi.bench.trials import Study, Trial, configurations, refinement
 from bdpvi.datasets.dataset import Dataset, Split
 from bdpvi.datasets.split import folds

@@ -270,10 +270,12 @@ class Counting:
         from bdpvi.synthesis.released import Synthesis, as_read
         from bdpvi.synthesis.source import look
 
-        settings, parts = order.settings, ()
+        settings = order.settings
+        parts: list[pd.DataFrame] = []
         if rows.in_memory and fraction is not None:
             split = work.secret.child("held out")
-            parts = quality.kept_out(rows.first(), fraction, split, settings.unit, order.person)
+            both = quality.kept_out(rows.first(), fraction, split, settings.unit, order.person)
+            parts = [*both]
             rows = Held(parts[0])
         if rows.in_memory:
             look(rows, order)

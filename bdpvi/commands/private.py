@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bdpvi._ground import outputs, store, validate
+from bdpvi._ground.outputs import several
 from bdpvi.commands import options
 from bdpvi.commands.check import look_first
 from bdpvi.commands.engine import WorkerOptions
@@ -25,12 +26,12 @@ from bdpvi.commands.options import (
     UnitOptions,
     of_fields,
 )
-from bdpvi.commands.plan import show_plan
 from bdpvi.tables.request import Public, Request
 
 if TYPE_CHECKING:
     from bdpvi import Release
     from bdpvi.bayesian.guarantees import Guarantee
+    from bdpvi.datasets.formats import FileFormat
     from bdpvi.models.kinds import OfClasses, OfNumbers
     from bdpvi.releases.table_file import TableFile
     from bdpvi.tables.request import Machine
@@ -228,6 +229,42 @@ def _check_plan(data: str, whom: UnitOptions, asked: Request) -> None:
         check_said(data, unit=asked.person, rows_per_unit=asked.rows_of_person)
 
 
+def show_plan(data: str, file: FileFormat, asked: Request, as_json: bool) -> None:
+    """Print the plan of a request, from the header only."""
+    from bdpvi.datasets.table import Table
+    from bdpvi.privacy.book import ROW, Book, checked
+    from bdpvi.tables.encoded import price_of
+
+    book = Book("", unit=asked.person or ROW, rows=asked.rows_of_person)
+    checked(None, book.unit, book.rows)
+    price = price_of(asked, list(Table.of(data, file=file).header), file)[0]
+    whom = f" to add or remove {book.whose}" if asked.person else ""
+    facts = {
+        "epsilon": asked.epsilon,
+        "delta": asked.delta,
+        "unit": book.unit,
+        "rows_per_unit": book.rows,
+        "bought": price.columns,
+        "records_needed": price.needed,
+        "records_refused_below": price.refused_below,
+    }
+    if as_json:
+        outputs.show(store.json_text(facts))
+    elif not price.needed:
+        outputs.show(
+            f"Nothing is estimated privately: the model gets all of ε = {asked.epsilon:g}{whom}"
+        )
+    else:
+        outputs.show(
+            "private preprocessing takes a fifth of μ² and estimates bounds or categories of "
+            f"{several(len(price.columns), 'column')}: "
+            f"{', '.join(f'{name} ({kind})' for name, kind in price.columns.items())}",
+            f"ε = {asked.epsilon:g}{whom} needs about {price.needed} records for this "
+            f"preprocessing; below {price.refused_below} nothing is fitted. Columns of an "
+            "undeclared kind count as numbers. Only the header was read, and nothing is charged",
+        )
+
+
 def _look_first(data: str, known: TableFile, asked: Request, screen: ScreenOptions) -> None:
     """Show the owner what is read otherwise than it seems meant, before anything is charged."""
     from bdpvi.tables.reading import protected
@@ -302,7 +339,7 @@ def _scores(work: Work, released: Release, took: float) -> Scores | RowScores | 
     from bdpvi.tables.scores import patience, previewed
 
     try:
-        if work.in_blocks:
+        if work.table is not None:
             return RowScores.of(work, released)
         track = progress.bar if work.machine.progress else progress.silent
         return previewed(work, released, Key.fresh(), track, seconds=patience(took))

@@ -81,12 +81,12 @@ def synthesize(
         made, people, shared = work.published(fraction, samples, machine)
     where = {"out": account.out, "secret": secret_of(account.out, account.secret)}
     _report(made, people, where, as_json=screen.as_json)
-    lines = ("No report for the owner: the table is in blocks, and no rows were held out",)
+    lines = ["No report for the owner: the table is in blocks, and no rows were held out"]
     if work.used is not None:
-        lines = ()
+        lines = []
         if fraction is not None:
             parts = quality.kept(work.where.secret, work.used)
-            lines = quality.report(made, *parts, shared, report.groups or (), where["secret"])
+            lines += quality.report(made, *parts, shared, report.groups or (), where["secret"])
     if not screen.as_json and lines:
         outputs.say(*lines)
 

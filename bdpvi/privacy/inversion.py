@@ -44,7 +44,7 @@ class Contour:
         step: h > 0, shape () or (m,).
         nodes: J, at least 2.
         smoothing: v ≥ 0, shape () or (m,): variance of the privacy loss of a fictitious release
-            that the inversion adds; see `hockey_stick_from_log_mgf`.
+            that the inversion adds; see `Inversion`.
 
     Raises:
         ValueError: if the abscissa or the step is not positive and finite, the smoothing negative
@@ -76,8 +76,11 @@ class Contour:
         return torch.complex(self.abscissa.expand_as(y), y)
 
 
-def hockey_stick_from_log_mgf(log_mgf: Tensor, contour: Contour, epsilon: float) -> Tensor:
-    r"""Return a certified upper bound on δ(ε) from ``log M`` at the nodes of a contour.
+@dataclass(frozen=True, eq=False)
+class Inversion:
+    r"""A certified upper bound on δ(ε) from ``log M`` at the nodes of a contour, for m records.
+
+    Its attributes are the parts of the trapezoid sums that do not depend on ε.
 
     *Inversion.* ``∫_0^∞ (1 - e^{-t}) e^{-st} dt = 1/(s(s+1))`` for Re s > 0, and ``|s|^{-2}`` is
     integrable along a vertical line, so for any c > 0 with M(c) finite (Fubini)
@@ -109,31 +112,6 @@ def hockey_stick_from_log_mgf(log_mgf: Tensor, contour: Contour, epsilon: float)
     since ``(1 - e^{-t})_+ ≤ e^{ct} c^c/(1+c)^{1+c}`` (Canonne, Kamath & Steinke 2020, Prop. 12).
     It is valid at every ε and tight near the ε that the contour was made for.
 
-    Args:
-        log_mgf: ``log M(s)`` of a sum of Gaussian privacy losses, (J, m), complex, at
-            ``contour.s``. For several independent releases, their sum; for k draws, k times one.
-            +inf where M does not exist (the bound is then 1).
-        contour: the nodes; the first lies on the real axis.
-        epsilon: ε.
-
-    Returns:
-        The bound, (m,). Never below 2e-308, so that underflow cannot hide a δ.
-
-    Raises:
-        ValueError: if ``log_mgf`` does not have J rows, a value is NaN, or ε is not finite.
-
-    >>> contour = Contour(torch.tensor(1.3), torch.tensor(0.4), nodes=32)
-    >>> s = contour.s.unsqueeze(-1)
-    >>> hockey_stick_from_log_mgf(s * (s + 1) / 2, contour, 1.0)  # means one deviation apart
-    tensor([0.1269], dtype=torch.float64)
-    """
-    return Inversion.of(log_mgf, contour).bound(epsilon)[0]
-
-
-@dataclass(frozen=True, eq=False)
-class Inversion:
-    """The parts of the trapezoid sums of m records on a contour that do not depend on ε.
-
     Attributes:
         contour: the nodes.
         exists: whether M exists, (m,).
@@ -152,10 +130,21 @@ class Inversion:
 
     @classmethod
     def of(cls, log_mgf: Tensor, contour: Contour) -> Inversion:
-        """Prepare the inversion of ``log_mgf`` at the nodes, as in `hockey_stick_from_log_mgf`.
+        """Prepare the inversion of ``log_mgf`` at the nodes.
+
+        Args:
+            log_mgf: ``log M(s)`` of a sum of Gaussian privacy losses, (J, m), complex, at
+                ``contour.s``. For several independent releases, their sum; for k draws, k times
+                one. +inf where M does not exist (the bound is then 1).
+            contour: the nodes; the first lies on the real axis.
 
         Raises:
             ValueError: if ``log_mgf`` does not have J rows, or a value is NaN.
+
+        >>> contour = Contour(torch.tensor(1.3), torch.tensor(0.4), nodes=32)
+        >>> s = contour.s.unsqueeze(-1)
+        >>> Inversion.of(s * (s + 1) / 2, contour).bound(1.0)[0]  # means one deviation apart
+        tensor([0.1269], dtype=torch.float64)
         """
         if log_mgf.ndim != 2 or len(log_mgf) != contour.nodes:
             raise ValueError(
@@ -185,7 +174,13 @@ class Inversion:
         )
 
     def bound(self, epsilon: float) -> tuple[Tensor, Tensor]:
-        """Return the bound at ε, (m,), and its fraction from truncation and rounding, (m,)."""
+        """Return the bound at ε, (m,), and its fraction from truncation and rounding, (m,).
+
+        It is never below 2e-308, so that underflow cannot hide a δ.
+
+        Raises:
+            ValueError: if ε is not finite.
+        """
         eps = _finite(epsilon)
         s = self.contour.s.reshape(self.contour.nodes, -1)
         c, angle = s[0].real, s.imag * eps
@@ -212,7 +207,7 @@ def contour_for(
 
     The curve ``φ(c) = log M(c) - cε + log c^c/(1+c)^{1+c}`` is convex and least at the saddle
     point; there e^φ is the Chernoff bound on δ(ε). Its chords bound the neighbours in the trapezoid
-    sum (see `hockey_stick_from_log_mgf`): on the line through c, with t = 2π/h, the right one is at
+    sum (see `Inversion`): on the line through c, with t = 2π/h, the right one is at
     most ``exp(φ(c₂) - (c₂-c) t)`` for every c₂ > c, the left one
     ``exp(φ(c₁) - (c-c₁) t)`` for every c₁ < c, with φ(0) = 0. The result is the line, among those
     tried, with the largest step that keeps both below 3e-5 of the saddle's value: near the saddle

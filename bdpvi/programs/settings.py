@@ -49,3 +49,7 @@ class Settings:
     def of_rows(self, rows: float) -> Self:
         """Return the route for a table of about ``rows`` records."""
         return replace(self, rows=max(rows, 1.0), counted=True)
+
+    def training(self, **given: Any) -> Self:
+        """Return the route with these settings of its training."""
+        return replace(self, **given)

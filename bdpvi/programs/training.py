@@ -45,7 +45,7 @@ from bdpvi.programs.reading import read
 from bdpvi.programs.recording import recorded
 from bdpvi.programs.settings import Settings
 from bdpvi.programs.sources import latents_like
-from bdpvi.regression.objective_plan import rows_said
+from bdpvi.regression.objective_plan import words_of_rows
 from bdpvi.releases.estimate import Gaussian, Output
 from bdpvi.releases.noisy_sum import NoisySum
 
@@ -134,9 +134,9 @@ class SuitedDPVI(Settings):
         """Return the model."""
         return model
 
-    def said(self, plan: DPVIPlan) -> str:
+    def words(self, plan: DPVIPlan) -> str:
         """Return the number of rows that the settings are for, and its source."""
-        return rows_said(self.rows, self.counted)
+        return words_of_rows(self.rows, self.counted)
 
     def caution(self, plan: DPVIPlan, delta: float) -> str:
         """Return a warning if noise outweighs the records."""

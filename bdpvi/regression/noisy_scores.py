@@ -21,7 +21,7 @@ from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.left import HIGHEST
 from bdpvi.regression import score_release as noisy_scores
-from bdpvi.regression.objective_plan import rows_said
+from bdpvi.regression.objective_plan import words_of_rows
 from bdpvi.regression.score_posterior import FAR, NormalPrior, Posterior
 from bdpvi.regression.score_release import ScorePlan
 from bdpvi.regression.score_start import Joined
@@ -133,9 +133,9 @@ class NoisyScores:
         """Return the model, which computes the features, without record weights."""
         return getattr(model, "plain", model)
 
-    def said(self, plan: ScorePlan) -> str:
+    def words(self, plan: ScorePlan) -> str:
         """Return the number of rows that the settings are for, and its source."""
-        return rows_said(self.rows, self.counted)
+        return words_of_rows(self.rows, self.counted)
 
     def caution(self, plan: ScorePlan, delta: float) -> str:
         """Return "": the estimate states whether it is reliable."""

@@ -26,7 +26,7 @@ from bdpvi.regression.objective_plan import (
     ObjectivePlan,
     Rule,
     Seldom,
-    rows_said,
+    words_of_rows,
 )
 from bdpvi.regression.perturbed_objective import Signed, SummedObjective, minima_of
 
@@ -164,7 +164,7 @@ class ObjectivePerturbation:
         model = model.plain
         return model if model.limit is not None else replace(model, limit=plan.limit)
 
-    def said(self, plan: ObjectivePlan) -> str:
+    def words(self, plan: ObjectivePlan) -> str:
         """Return the number of rows that the settings are for, its source, and the noise."""
         noise = (
             "The weight of a feature that no record has is privacy noise alone, of standard "
@@ -172,7 +172,7 @@ class ObjectivePerturbation:
         )
         if plan.seldom and plan.held:
             noise += f", but {FAINT:g} for blanks and unlisted levels, near their column's mean"
-        return sentences(rows_said(plan.facts.rows, self.counted), noise)
+        return sentences(words_of_rows(plan.facts.rows, self.counted), noise)
 
     def caution(self, plan: ObjectivePlan, delta: float) -> str:
         """Return a warning if the ridge outweighs the records, with an ε that would suffice."""

@@ -348,10 +348,10 @@ def magnitude(rows: float) -> float:
     return min((d * power for d in (1, 2, 5, 10)), key=lambda n: abs(math.log(rows / n)))
 
 
-def rows_said(rows: float | None, counted: bool) -> str:
+def words_of_rows(rows: float | None, counted: bool) -> str:
     """Return a sentence on the rounded number of rows and its source; "" if it is unknown.
 
-    >>> rows_said(1900, counted=False)
+    >>> words_of_rows(1900, counted=False)
     'Settings assume about 2,000 rows, declared by the owner'
     """
     if rows is None:

@@ -228,7 +228,7 @@ class Output:
 
     Attributes:
         latents: the model's latent variables, each (k, ...).
-        said: what was done to them after noise was added, in a sentence for the receipt.
+        words: what was done to them after noise was added, in a sentence for the receipt.
         estimate: their posterior, if the route separates sampling and privacy noise.
         guide: the posterior of the unconstrained latents, if a guide was trained.
         flat: its draws, (k, d).
@@ -237,7 +237,7 @@ class Output:
     """
 
     latents: Mapping[str, Tensor]
-    said: str = ""
+    words: str = ""
     estimate: Estimate | None = None
     guide: Gaussian | None = None
     flat: Tensor | None = None

@@ -76,7 +76,7 @@ class Suited(Route[P], Protocol[P]):
     def predicting(self, model: Model, plan: P) -> Model:
         """Return the model for predictions from the draws."""
 
-    def said(self, plan: P) -> str:
+    def words(self, plan: P) -> str:
         """Return the public assumptions of the settings, in words."""
 
     def caution(self, plan: P, delta: float) -> str:

@@ -55,7 +55,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     ledger: str | None = None
     random_state: int | np.random.RandomState | None = None
 
-    _trial = None  # type: Transaction | None
+    _trial = None  # type: Any
     """The work of a rehearsal."""
 
     @staticmethod
@@ -175,7 +175,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _check(self, columns: Inputs, asked: Request, given: Encoded | None, rows: int) -> None:
         """Refuse what would be noticed only after a charge; ``rows`` are the most of a person."""
 
-    def _fit(self, *given: Any, **noted: bool) -> None:
+    def _fit(self, *given: Any, **noted: Any) -> None:
         """Fit and release; arguments as for :func:`bdpvi.sklearn.fitting.fit`."""
         from bdpvi.sklearn.fitting import fit
 

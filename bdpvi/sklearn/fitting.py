@@ -27,11 +27,10 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases.released import Release
 from bdpvi.releases.transaction import Transaction, rehearsed
 from bdpvi.sklearn.inputs import Inputs
-from bdpvi.tables.allowance import Remaining
 from bdpvi.tables.arrays import Floats
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.rehearsal import MANY, read
-from bdpvi.tables.setup import Setup
+from bdpvi.tables.setup import Remaining, Setup
 
 
 def fit(

@@ -47,8 +47,8 @@ except ImportError:  # scikit-learn 1.5
 
 if TYPE_CHECKING:
     from bdpvi.datasets.schema import Schema
-    from bdpvi.tables.allowance import Remaining
     from bdpvi.tables.request import Request
+    from bdpvi.tables.setup import Remaining
 
 AS_NUMBER = ColumnType(kind="number")
 """The type of each column of an X that declares none."""

@@ -179,8 +179,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
     def _check(self, columns: Inputs, asked: Request, given: Encoded | None, rows: int) -> None:
         from bdpvi.datasets.estimates import SHARE
-        from bdpvi.tables.allowance import Remaining
         from bdpvi.tables.encoded import promising
+        from bdpvi.tables.setup import Remaining
 
         if given is None and asked.bayesian:
             raise ValueError(
@@ -295,7 +295,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         import torch
 
         super()._keep(release, encoding)
-        self.classes_ = vars(self).pop("_classes")
+        self.classes_ = self._classes
+        del self._classes
         center, scale = self.center_, self.scale_
         if len(self.classes_) > 2:
             found = of_classes.coefficients(release, center, scale)

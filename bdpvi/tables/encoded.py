@@ -30,12 +30,11 @@ from bdpvi.privacy.left import HIGHEST
 from bdpvi.regression.objective_plan import FEWEST, MOST
 from bdpvi.releases import route
 from bdpvi.releases.transaction import Before, Mechanism, Plan, seal
-from bdpvi.tables.allowance import Remaining
 from bdpvi.tables.inference import Intervals
 from bdpvi.tables.looks import Price
 from bdpvi.tables.request import Request
 from bdpvi.tables.rows import PERSON, Encoded, Rows
-from bdpvi.tables.setup import setup
+from bdpvi.tables.setup import Remaining, setup
 from bdpvi.tables.validation import check as check_request
 from bdpvi.tables.validation import purchase as purchase_of
 

@@ -62,6 +62,10 @@ class Intervals:
         """Return the route for features that encode this many raw columns."""
         return replace(self, scores=replace(self.scores, columns=columns))
 
+    def training(self, **given: Any) -> Intervals:
+        """Return the route with these settings of a training."""
+        return replace(self, trained=replace(self.trained, **given))
+
     def suited(self, model: Model, data: Data, guide: object) -> Intervals:
         """Return the route for a model; errors as for both of its routes."""
         scores = self.scores.suited(model, data, guide)
@@ -90,9 +94,9 @@ class Intervals:
         """Return the model for predictions from the draws."""
         return self.of(plan).predicting(model, plan)  # type: ignore[no-any-return]
 
-    def said(self, plan: Any) -> str:
+    def words(self, plan: Any) -> str:
         """Return the number of rows that the settings are for, and its source."""
-        return self.of(plan).said(plan)  # type: ignore[no-any-return]
+        return self.of(plan).words(plan)  # type: ignore[no-any-return]
 
     def caution(self, plan: Any, delta: float) -> str:
         """Return reasons against the release, from public facts; "" if there are none."""

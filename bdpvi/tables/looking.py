@@ -25,12 +25,11 @@ from bdpvi.datasets.stored import files_of
 from bdpvi.datasets.table import ODD, Table, in_blocks
 from bdpvi.datasets.types import BOOLEAN, NUMBERS, UNUSED, ColumnType
 from bdpvi.regression.objective_plan import FEWEST, MOST
-from bdpvi.tables.allowance import Remaining
 from bdpvi.tables.encoded import check, price_of
 from bdpvi.tables.looks import Finding, Price, TableLook, TargetLook
-from bdpvi.tables.persons_look import persons_of
 from bdpvi.tables.request import Machine, Public, Request
-from bdpvi.tables.sheet import FEW, Column, Totals, totals
+from bdpvi.tables.setup import Remaining
+from bdpvi.tables.sheet import FEW, Column, Totals, persons_of, totals
 from bdpvi.tables.validation import purchase
 
 _ODD = 3

@@ -161,19 +161,21 @@ class Prepared:
         worst = total.worst_case.public(epsilon)
         receipt = Receipt(
             worst_case=worst.seeded() if work.secret.experiment else worst,
-            about=sentences(basis.about(noted), route.said(plan.settings), output.said),
+            about=sentences(basis.about(noted), route.words(plan.settings), output.words),
             source=AIMED,
             draws=route.draws,
             temperature=None,
             noise_scale=None,
             step=None,
         )
-        trained = output.model is not None
+        model = output.model
+        if model is None:
+            model = route.predicting(self.model, plan.settings)
         return Release(
             samples=flat(latents) if output.flat is None else output.flat.to(HOST),
             latents=latents,
             receipt=with_history(receipt, self.ledger),
-            model=output.model if trained else route.predicting(self.model, plan.settings),
+            model=model,
             feature_names=self.data.feature_names,
             preprocessing=noted,
             estimate=output.estimate,

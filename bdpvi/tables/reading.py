@@ -69,10 +69,17 @@ def work_of(
     where = None if folders is None else publishing.places(*folders, ledger_file, MODEL)
     if asked.public.types is None:
         asked = replace(asked, public=replace(asked.public, types=known.schema))
-    rows: Any = table  # read below
-    work = Work(rows, asked, People(**unit), budget, machine, known.file, where, known=known)
+    work = Work(
+        asked,
+        people=People(**unit),
+        budget=budget,
+        machine=machine,
+        file=known.file,
+        where=where,
+        known=known,
+    )
     identity: Any
-    work, identity = _read(work, own is not None or in_use())
+    work, identity = _read(work, table, own is not None or in_use())
     check(work.asked)
     _check(work)
     rehearse(work)
@@ -103,15 +110,15 @@ def protected(known: TableFile, path: object, unit: Unit | None) -> dict[str, An
     return {name: whom[name] for name in ("unit", "rows_per_unit")}
 
 
-def _read(work: Work, keyed: bool) -> tuple[Work, Identity | bool]:
+def _read(work: Work, table: Any, keyed: bool) -> tuple[Work, Identity | bool]:
     """Return the work with its rows or their blocks, and whose rows they are.
 
     Args:
-        work: the work, whose table may be a path.
+        work: the work, which has no rows yet.
+        table: they, or their place.
         keyed: whether that is wanted. Of a table in blocks the first pass finds it.
     """
-    table, asked, file = work.table, work.asked, work.file
-    is_path = isinstance(table, str | os.PathLike)
+    asked, file, is_path = work.asked, work.file, isinstance(table, str | os.PathLike)
     if in_blocks(table) or (is_path and work.machine.executor is not None):
         table = Table.of(table, file=file)
         types = asked.public.types or table.schema
@@ -122,20 +129,20 @@ def _read(work: Work, keyed: bool) -> tuple[Work, Identity | bool]:
     if work.machine.executor is not None:
         raise ValueError("executor: a table in memory needs no workers; leave it out")
     if isinstance(table, Dataset):
-        return replace(work, asked=_of_records(asked, table), people=table.people), False
-    if isinstance(table, str | os.PathLike):
+        made = replace(work, data=table, asked=_of_records(asked, table), people=table.people)
+        return made, False
+    if is_path:
         raw, named = not asked.public.from_data, (work.people.unit, *asked.public.categorical)
         name = asked.name or Path(table).stem
         table, types = read_file(table, file, raw, asked.public.types, named)
         asked = replace(asked, public=replace(asked.public, types=types), name=name)
-    assert not isinstance(table, Table)
     asked = replace(asked, name=asked.name or "data")
     identity: Identity | bool = False
     if keyed:
         identity = Identity.of(with_text_names(table), file.signs[:2])
     if work.people.unit == ROW:
         persons.warn_of_repeats(table, ROW, 5)
-    return _of_persons(replace(work, table=table, asked=asked)), identity
+    return _of_persons(replace(work, frame=table, asked=asked)), identity
 
 
 def _of_persons(work: Work) -> Work:
@@ -147,13 +154,13 @@ def _of_persons(work: Work) -> Work:
         replace(work.asked, public=public),
         RowLimit(unit, work.people.rows_per_unit, kind),
     )
-    if work.in_blocks:
-        without_unit(work.table.header, unit)  # type: ignore[union-attr]
+    if work.table is not None:
+        without_unit(work.table.header, unit)
         return replace(work, asked=asked, limit=limit)
     kept = at_most(with_text_names(work.frames.first()), unit, limit.rows, type=kind)
     numbered = kept.groupby(persons_of(kept[unit], kind)).ngroup()
-    table = kept.drop(columns=unit).set_index(numbered.rename(PERSON))
-    return replace(work, table=table, asked=asked)
+    frame = kept.drop(columns=unit).set_index(numbered.rename(PERSON))
+    return replace(work, frame=frame, asked=asked)
 
 
 def _of_records(asked: Request, data: Dataset) -> Request:
@@ -198,11 +205,10 @@ def _check(work: Work) -> None:
 def _look(work: Work) -> None:
     """Show the owner what may be read otherwise than meant, before anything is charged."""
     table, public = work.table, work.asked.public
-    if isinstance(table, Dataset):
+    if work.data is not None:
         return
-    alone = not isinstance(table, Table) or os.path.isfile(table.path)
-    if alone and not public.from_data:
-        rows = table.first()[0] if isinstance(table, Table) else table
+    if (table is None or os.path.isfile(table.path)) and not public.from_data:
+        rows = work.frames.first() if table is None else table.first()[0]
         used = [name for name in work.header if name not in public.drop]
         tell_of_misread(misread(with_text_names(rows), public.read_by, used), public.read_by)
     _ = work.looked  # the first pass, which tells what it finds

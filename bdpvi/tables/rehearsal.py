@@ -6,7 +6,7 @@ for any records but for their noisy sums, so what could refuse a release then re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -52,15 +52,15 @@ def rehearse(work: Work) -> None:
     brief = replace(asked, draws=draws, public=public)
     given: dict[str, Any] = {"asked": brief, "where": None, "limit": None, "trial": True}
     given |= {"budget": None, "machine": Machine(device="cpu", progress=False)}
-    people = {"unit": work.people.unit, "rows_per_unit": work.people.rows_per_unit}
-    tables = [_encoded(work.records, brief)] if work.records is not None else _raw(work, brief)
+    people: dict[str, Any] = {"unit": work.people.unit, "rows_per_unit": work.people.rows_per_unit}
+    data = None if work.records is None else _encoded(work.records, brief)
+    tables: Iterable[Any] = _raw(work, brief) if data is None else [None]
     for table in tables:
         with rehearsed(people) as transaction:
-            own = People(transaction.ledger, **people)
-            if isinstance(table, Dataset):
-                table = table.of_people(own)
-            release = replace(work, table=table, people=own, **given).released(transaction)
-            read(release, table.x if isinstance(table, Dataset) else table.frame)
+            given["people"] = own = People(transaction.ledger, **people)
+            given["data"] = None if data is None else data.of_people(own)
+            tried = replace(work, table=table, frame=None, **given)
+            read(tried.released(transaction), table.frame if data is None else data.x)
 
 
 def _encoded(records: Dataset, asked: Request) -> Dataset:
@@ -85,9 +85,9 @@ def _targets(asked: Request) -> list[float]:
 
 def _raw(work: Work, asked: Request) -> Iterator[MadeUp]:
     """Yield made-up tables."""
-    bought, public = purchase(asked, work.header), asked.public
+    private, public = purchase(asked, work.header), asked.public
     kinds = dict.fromkeys(work.header, NUMBER)
-    kinds |= dict(zip(bought.names, bought.kinds, strict=True))
+    kinds |= dict(zip(private.names, private.kinds, strict=True))
     declared = {name: one.names or () for name, one in public.read_by.items()}
     constants = asked.constants.columns if asked.constants is not None else ()
     declared |= {one.name: one.categories for one in constants if isinstance(one, OneHot)}

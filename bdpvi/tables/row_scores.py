@@ -55,7 +55,7 @@ class RowScores:
         """
         encoding = release.encoding
         known = isinstance(release.model, BayesianLogisticRegression | OfClasses)
-        if not work.in_blocks or encoding is None or not known or not work.looked[0]:
+        if work.table is None or encoding is None or not known or not work.looked[0]:
             return None
         few = replace(release, latents={n: one[:DRAWS] for n, one in release.latents.items()})
         parts = work.rows.map(encoded_of, encoding)

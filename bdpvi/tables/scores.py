@@ -164,7 +164,7 @@ def previewed(
         The scores, or None where one takes too long (training, draws from a posterior, or the first
         one), and for a table in blocks (:mod:`bdpvi.tables.row_scores`).
     """
-    if work.in_blocks or not isinstance(release.model, BayesianLogisticRegression):
+    if work.table is not None or not isinstance(release.model, BayesianLogisticRegression):
         return None
     if release.guide is not None or work.asked.bayesian:
         return None
@@ -225,10 +225,10 @@ def _preview(
     if not 0 < held.sum() < size:
         return []
     own = key.child("preview", number)
-    train, test, bought = _parts(work, records, held, own)
+    train, test, encoded = _parts(work, records, held, own)
     if late():
         return None
-    drawn = _solved(work, model, train, bought, own.child("draw"))
+    drawn = _solved(work, model, train, encoded, own.child("draw"))
     if late():
         return None
     predictions = {

@@ -1,13 +1,20 @@
-"""A model, and the route by which it is released; both are fixed before a record is seen."""
+"""A model, its route, and what a ledger leaves for them: fixed before a record is seen."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from bdpvi._ground import validate
+from bdpvi._ground.types import Budget, BudgetExceededError
+from bdpvi.datasets import estimates
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.privacy.book import Book
+from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.left import SPENT, together
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
@@ -38,14 +45,11 @@ class Setup(NamedTuple):
     @property
     def trains(self) -> bool:
         """Whether a release may be trained step by step, for which a device is worth its copy."""
-        return isinstance(self.route, DPVI | Intervals)
+        return hasattr(self.route, "training")
 
     def training(self, **given: Any) -> Setup:
         """Return the same with these settings of a training, if there may be one."""
-        if isinstance(self.route, Intervals):
-            trained = replace(self.route.trained, **given)
-            return self._replace(route=replace(self.route, trained=trained))
-        return self._replace(route=replace(self.route, **given)) if self.trains else self
+        return self._replace(route=self.route.training(**given)) if self.trains else self
 
 
 def setup(asked: Request, found: Encoded | None = None) -> Setup:
@@ -109,3 +113,68 @@ def _logit(base_rate: float | None) -> float:
         return 0.0
     rate = validate.probability("base_rate", base_rate)
     return math.log(rate) - math.log1p(-rate)
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """The allowance of a work under its ledger.
+
+    Attributes:
+        distance: μ of one row.
+        rows: k, the most rows of one unit.
+        budget: budget of the ledger, if it has one.
+    """
+
+    distance: float
+    rows: int = 1
+    budget: Budget | None = None
+
+    @classmethod
+    def whole(cls, distance: float, rows: int) -> Remaining:
+        """Return the allowance before any charge, for units of at most this many rows.
+
+        Args:
+            distance: μ of one unit.
+            rows: k.
+        """
+        return cls(distance / rows, rows)
+
+    @classmethod
+    def of(cls, asked: Request, ledger: Ledger, before: Book) -> Remaining:
+        """Return what a ledger has left for a request.
+
+        Args:
+            asked: the request.
+            ledger: ledger of the table.
+            before: charges before this work.
+
+        Raises:
+            BudgetExceededError: if nothing remains, or ε is beyond the ledger's budget.
+            ValueError: if earlier charges have no worst-case price.
+        """
+        spent = 0.0
+        if before.entries:
+            found = together(before, asked.delta, {})
+            if found is None:
+                raise ValueError(
+                    f"epsilon={asked.epsilon:g}: an earlier release of this table has no "
+                    f"worst-case guarantee, so the remaining budget is unknown; {ledger.history()}"
+                )
+            spent = found.distance or 0.0
+            if not spent and found.epsilon:
+                spent = math.sqrt(largest_variance(found.epsilon, asked.delta))
+        rest = asked.distance**2 - spent**2
+        if rest < SPENT * asked.distance**2:
+            raise BudgetExceededError(
+                f"epsilon={asked.epsilon:g} is already spent on this table; {ledger.history()}. ε "
+                "is the total of all releases, so a further one needs a larger ε"
+            )
+        limit = before.budget
+        if limit is not None:
+            whole = gaussian_epsilon(asked.distance**2, (1 - estimates.NAMES) * limit.delta)
+            if whole > limit.epsilon * (1 + 1e-9):
+                raise BudgetExceededError(
+                    f"epsilon={asked.epsilon:g} at δ = {asked.delta:g} is over the budget of "
+                    f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.history()}"
+                )
+        return cls(math.sqrt(rest) / before.rows, before.rows, limit)

@@ -37,12 +37,11 @@ from bdpvi.releases import persons
 from bdpvi.releases.table_file import TableFile
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import spread
-from bdpvi.tables.allowance import Remaining
 from bdpvi.tables.encoded import encode, encoded_of, rows_of
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.request import Machine, Request
 from bdpvi.tables.rows import Encoded, Rows
-from bdpvi.tables.setup import Setup, setup
+from bdpvi.tables.setup import Remaining, Setup, setup
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,8 +59,10 @@ class Work:
     """A table and what is asked of it.
 
     Attributes:
-        table: the rows, raw or encoded.
         asked: the request.
+        data: the records, if they are encoded already.
+        table: the raw rows, if they are in blocks.
+        frame: the raw rows, if they are in memory.
         people: the people in the table, with their ledger.
         budget: the total that may be spent on them.
         machine: workers, device and progress bars.
@@ -72,8 +73,10 @@ class Work:
         trial: whether a training has a few steps only.
     """
 
-    table: pd.DataFrame | Dataset | Table
     asked: Request
+    data: Dataset | None = None
+    table: Table | None = None
+    frame: pd.DataFrame | None = None
     people: People = field(default_factory=People)
     budget: Budget | None = None
     machine: Machine = field(default_factory=Machine)
@@ -84,18 +87,13 @@ class Work:
     trial: bool = False
 
     @property
-    def in_blocks(self) -> bool:
-        """Whether the table is one in blocks."""
-        return isinstance(self.table, Table)
-
-    @property
     def frames(self) -> Records[pd.DataFrame]:
         """All raw rows."""
-        if isinstance(self.table, Table):
+        if self.table is not None:
             track = bar if self.machine.progress else None
             return self.table.records(self.machine.executor, track=track, what="pass")
-        assert not isinstance(self.table, Dataset)
-        return Held(self.table)
+        assert self.frame is not None
+        return Held(self.frame)
 
     @cached_property
     def rows(self) -> Records[Rows]:
@@ -106,13 +104,13 @@ class Work:
     @cached_property
     def looked(self) -> tuple[int, Identity | None]:
         """The number of rows that have a target, and, of a table in blocks, whose rows it has."""
-        signs = self.file.signs[:2] if self.in_blocks else None
+        signs = None if self.table is None else self.file.signs[:2]
         return spread.look(self.frames, self.asked, self.limit, signs)
 
     @property
     def header(self) -> list[str]:
         """The names of the table's columns, without that of persons."""
-        if isinstance(self.table, Table):
+        if self.table is not None:
             named = list(self.table.header)
             return named if self.limit is None else without_unit(named, self.limit.unit)
         return list(with_text_names(self.frames.first()).columns)
@@ -121,12 +119,12 @@ class Work:
     def records(self) -> Dataset | None:
         """All records if encoded or with exact bounds; None if they are still to be encoded."""
         asked, public = self.asked, self.asked.public
-        if isinstance(self.table, Dataset):
-            return replace(self.table, preprocessing=self._noting(self.table.preprocessing))
-        if not public.from_data or isinstance(self.table, Table):
+        if self.data is not None:
+            return replace(self.data, preprocessing=self._noting(self.data.preprocessing))
+        if not public.from_data or self.frame is None:
             return None
         data = dataset_from_frame(
-            self.table,
+            self.frame,
             asked.target,
             positive=asked.positive,
             types=public.types,
@@ -142,7 +140,7 @@ class Work:
         """Return the description of the records, with the declarations used to read them."""
         words = self.asked.declared
         words |= declared(**self.file.declared, table_file=self.known.described)
-        if isinstance(self.table, Dataset):  # its targets are 0 and 1, or numbers of classes
+        if self.data is not None:  # its targets are 0 and 1, or numbers of classes
             words = {n: one for n, one in words.items() if n not in ("positive", "classes")}
         elif self.people.unit == ROW:
             words |= declared(persons=persons.ONE_ROW)
@@ -168,9 +166,7 @@ class Work:
 
     def some(self) -> tuple[Any, ...]:
         """Return records by which the table is known again."""
-        if isinstance(self.table, Dataset):
-            return self.table.some()
-        return (self.frames.first(),)
+        return (self.frames.first(),) if self.data is None else self.data.some()
 
     def settle(self, ledger: Ledger) -> None:
         """Set budget and unit, if there are no charges yet."""
@@ -278,13 +274,14 @@ class Work:
 
     def digests(self) -> tuple[str, str]:
         """Return digests of the table and of the options."""
-        if isinstance(self.table, Dataset):
-            table = self.table.fingerprint()
-        elif isinstance(self.table, Table):
+        if self.data is not None:
+            table = self.data.fingerprint()
+        elif self.table is not None:
             table = self.table.fingerprint(self.machine.executor)
             if self.limit is not None:
                 table = hashlib.sha256(f"{table} {self.limit!r}".encode()).hexdigest()
         else:
-            table = hashlib.sha256(self.table.to_csv().encode("utf-8", "replace")).hexdigest()
+            text = self.frames.first().to_csv()
+            table = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         options = replace(self.asked, name="data")
         return table, hashlib.sha256(repr(options).encode()).hexdigest()

@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -58,39 +57,6 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(bdpvi.bayesian.neighbours.coupled, "train_rows", train)
     return calls
-
-
-def test_interrupted_run_goes_on_from_the_last_finished_block_to_the_same_bits(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = counted(monkeypatch)
-    whole = Coupled(chunk=25).train(problem(data), silent)
-
-    def stopping(items: Sequence[int], description: str) -> Iterable[int]:
-        for item in items:
-            if description == "remove" and item == STEPS + STEPS // 2:
-                raise KeyboardInterrupt
-            yield item
-
-    route = Coupled(chunk=25, checkpoint=tmp_path / "kept")
-    with pytest.raises(KeyboardInterrupt):
-        route.train(problem(data), stopping)
-    names = {path.name for path in (tmp_path / "kept").iterdir()}
-    assert names == {"settings.json", "fit.safetensors", "remove-000000000.safetensors"}
-    calls.clear()
-    ticks: list[int] = []
-
-    def counting(items: Sequence[int], description: str) -> Iterable[int]:
-        for item in items:
-            ticks.append(item)
-            yield item
-
-    resumed = route.train(problem(data), counting)
-    assert calls == [25, 10]
-    assert ticks == list(range(3 * STEPS))  # the bar runs on, over what was kept
-    assert_identical(resumed.panels[0], whole.panels[0])
-    assert all(torch.equal(resumed.parameters[k], v) for k, v in whole.parameters.items())
-    assert torch.equal(resumed.convergence.elbo, whole.convergence.elbo)
 
 
 KILLED = """

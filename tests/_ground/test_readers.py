@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,11 +12,9 @@ import pytest
 from damage import DEEP, damaged, rewritten
 from test_checkpoint import problem
 
-from bdpvi import BayesianLogisticRegression, Coupled, Dataset
+from bdpvi import Coupled, Dataset
 from bdpvi._ground import checkpoint, store
 from bdpvi._ground.progress import silent
-from bdpvi.bench.hyperparameters import FILE, load
-from bdpvi.guides import FullRank
 
 
 def check_file(
@@ -104,26 +100,6 @@ def test_state_of_a_fit_that_was_begun(
         (kept / "fit.safetensors").unlink()
 
     check_file(file, go_on, damaged, 60, every=True)
-
-
-def test_hyperparameters(tmp_path: Path) -> None:
-    file = tmp_path / "h.json"
-    shutil.copy(FILE, file)
-    one = json.loads(file.read_text(encoding="utf-8"))["abalone"]
-    one["chosen"] = {"how": one["chosen"]["how"]}  # nothing else of it is read
-    file.write_text(json.dumps({"abalone": one}), encoding="utf-8")
-
-    def read() -> None:
-        chosen = load("abalone", file)
-        targets = [method for values in chosen.at.values() for method in values.values()]
-        for method in (*chosen.methods.values(), *targets):
-            assert isinstance(method.model, BayesianLogisticRegression)
-            FullRank(method.model)
-
-    check_file(file, read, rewritten, 150, every=False)
-    check_file(file, read, damaged, 40, every=False)
-    with pytest.raises(OSError, match="nowhere"):
-        load("abalone", tmp_path / "nowhere.json")
 
 
 def test_json_that_python_cannot_nest_is_refused(tmp_path: Path) -> None:

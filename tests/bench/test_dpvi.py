@@ -8,7 +8,6 @@ from typing import Any
 import pyro
 import pytest
 import torch
-from accounts import worst_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyro.infer import Trace_ELBO
@@ -19,7 +18,6 @@ from torch.nn.functional import softplus
 
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.bayesian.inference.svi import default_optimiser
-from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.bench.methods.runs import Run, Stream, Streams
 from bdpvi.bench.methods.scores import Batch, RecordScores
 from bdpvi.bench.methods.variational import (
@@ -140,32 +138,6 @@ def test_noise_in_the_gradient_is_the_clip_times_the_multiplier_over_the_rate() 
     fresh = Streams(runs[1:2], data, steps=400, rate=0.2)
     expected = torch.cat([fresh.noisy(torch.zeros(1, 6).double(), 1.0)[0] for _ in range(400)])
     torch.testing.assert_close(sample, expected, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("rate", "table"),
-    [
-        (0.001, {0.4: 7.9415, 0.8: 1.0222, 1.2: 0.4037, 1.6: 0.2256, 2.0: 0.1459}),
-        (0.01, {2.0: 0.9358, 4.0: 0.4331, 6.0: 0.2837, 8.0: 0.2113, 10.0: 0.1683}),
-    ],
-)
-def test_published_epsilon_of_the_moments_accountant(
-    rate: float, table: dict[float, float]
-) -> None:
-    for sigma, epsilon in table.items():
-        found = MomentsAccountant().epsilon(sigma, rate, 2000, 1e-3)
-        assert found == pytest.approx(epsilon, rel=1e-3)
-    noises = list(table)
-    runs = [Run(noise_multiplier=sigma, seed=0) for sigma in noises[:2]]
-    outcomes = dpvi_runs(
-        MODEL, logistic_data(20, 2), runs=runs, settings=DPVISettings(steps=30, rate=rate),
-        delta=1e-3, accountant=MomentsAccountant(),
-    )  # fmt: skip
-    for outcome, sigma in zip(outcomes, noises[:2], strict=True):
-        assert outcome.cost is not None
-        price = worst_of(outcome.cost)
-        assert price.epsilon == MomentsAccountant().epsilon(sigma, rate, 30, 1e-3)
-        assert (price.delta, price.by) == (1e-3, "moments accountant")
 
 
 @pytest.mark.parametrize("name", MODELS)

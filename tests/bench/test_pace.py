@@ -16,10 +16,10 @@ from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.bench.hyperparameters import load
 from bdpvi.bench.methods import METHODS
 from bdpvi.bench.methods.ascent import AscentSettings, noisy_ascent
-from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.pace import pace
 from bdpvi.bench.methods.runs import Run, Streams
 from bdpvi.bench.methods.variational import DPVISettings, train
+from bdpvi.bench.methods.without_privacy import LogisticRegression
 from bdpvi.bench.tuning import base_rate_score
 from bdpvi.datasets.dataset import Split
 from bdpvi.models.predictions import predictive_means
@@ -32,7 +32,7 @@ BASELINES = ("dp-gd", "dpvi-pld", "dp-sgld-pld")
 def test_noise_that_training_adds_is_that_of_the_rule() -> None:
     # Features of 0 have no score and the prior is wide: the weights are the noise alone, Lν.
     weights, rows, steps, z = 40, 1000, 20, 300.0
-    made = pace(weights, rows, noise_multiplier=z, steps=steps, rate=1.0)
+    made: dict[str, Any] = pace(weights, rows, noise_multiplier=z, steps=steps, rate=1.0)
     data = Dataset(torch.zeros(rows, weights).double(), torch.zeros(rows).double())
     settings = AscentSettings(steps=steps, draws=1, **made)
     runs = [Run(noise_multiplier=z, seed=seed) for seed in range(600)]

@@ -70,21 +70,6 @@ def test_one_run_leaves_a_difference_open() -> None:
     assert found.estimate == pytest.approx(1 / 3)
 
 
-def test_epsilon_needed_of_a_known_curve() -> None:
-    # Linear in log ε, so that interpolation is exact: 0.5 + 0.1 · log10(ε / 0.01).
-    epsilons = np.array([0.01, 0.03, 0.1, 1.0])
-    curve = 0.5 + 0.1 * np.log10(epsilons / 0.01)
-    wanted = np.array([0.51, 0.5477, 0.56, 0.6999])
-    expected = 0.01 * 10 ** (10 * (wanted - 0.5))
-    assert epsilon_needed(curve, epsilons, wanted) == pytest.approx(expected)
-    rows = [(epsilon, steady(np.array([score, score]))) for epsilon, score in
-            zip(expected / 2, wanted, strict=True)]  # fmt: skip
-    points = [(e, steady(np.array([s, s]))) for e, s in zip(epsilons, curve, strict=True)]
-    for ratio in epsilon_ratios(rows, points[::-1], repeats=10):
-        now = ratio.interval
-        assert (now.estimate, now.low, now.high) == pytest.approx((2, 2, 2))
-
-
 def slowly(curve: list[float], epsilons: list[float], wanted: float) -> float:
     best = -math.inf
     for i, (score, epsilon) in enumerate(zip(curve, epsilons, strict=True)):

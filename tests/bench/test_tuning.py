@@ -62,13 +62,6 @@ def test_configurations_cover_the_space() -> None:
         configurations(method, points + 1)
 
 
-def test_values_of_targets_are_tried_first() -> None:
-    method, other, point = (build("dp-gd", {"steps": steps}) for steps in (30, 100, 500))
-    entries = configurations(method, 4, at=[other, method, point])
-    assert entries[:3] == [describe(one) for one in (method, other, point)]
-    assert entries[3] == configurations(method, 2)[1]
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_committed_file_holds_every_method_of_every_data_set(name: str) -> None:
     for data in read_json(FILE):
@@ -174,27 +167,6 @@ def test_refinements_climb_to_the_best_of_each_target(name: str) -> None:
         assert [0] * (len(sizes) - 1) + [1] in (ways if done else ways[:1])
         tried.append(trial(entry))
         assert len(tried) < 4 * sum(sizes) * len(sizes)
-
-
-def test_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, search = tmp_path / "h.json", replace(QUICK, configurations=1, refinements=2)
-    done = 0
-
-    def stops(*arguments: object) -> list[float]:
-        nonlocal done
-        if done == 2:
-            raise KeyboardInterrupt
-        done += 1
-        return score(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(tuning, "score", stops)
-    with pytest.raises(KeyboardInterrupt):
-        tune(DATA, load("data"), ["dp-gd"], search, out)
-    assert not out.exists()
-    done = -2  # four pieces are left: a fifth would be interrupted
-    resumed = tune(DATA, load("data"), ["dp-gd"], search, out)
-    monkeypatch.undo()
-    assert resumed == tune(DATA, load("data"), ["dp-gd"], search, tmp_path / "other.json")
 
 
 def test_a_finished_search_goes_on_with_more(

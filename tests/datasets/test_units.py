@@ -51,8 +51,8 @@ def test_a_file_s_persons_are_compared_as_written_or_by_their_type(
     types = schema(kind) if kind else None
     given: dict[str, Any] = {"types": types, "unit": "who", "rows_per_unit": 5}
     work = flat.work(visits, from_data=from_data, drop=["ward"], **GIVEN, **given)
-    assert isinstance(work.table, pd.DataFrame)
-    assert len(work.table) == 5 * persons
+    assert work.frame is not None
+    assert len(work.frame) == 5 * persons
     split = from_csv(visits, "sick", positive="yes", drop=["ward"], seed=0, **given)
     assert len(split.train) + len(split.test) == 5 * persons
     frame = pd.read_csv(visits, dtype=str)

@@ -185,21 +185,6 @@ def test_coins_are_poisson_secret_and_fresh_in_every_round() -> None:
     assert Federation(rounds(client_rate=1.0)).sampled(1) == tuple(range(N))
 
 
-def test_noise_is_fresh_in_every_round_and_leaves_the_callers_generator_alone() -> None:
-    torch.manual_seed(3)
-    expected = torch.rand(3)
-    torch.manual_seed(3)
-    federation = Federation(rounds())
-    found = []
-    for number in (1, 2):
-        federation.sampled(number)
-        found.append(federation.aggregate(number, []).update)
-    assert found[0] is not None
-    assert found[1] is not None
-    assert not (found[0] == found[1]).any()
-    assert torch.equal(torch.rand(3), expected)
-
-
 def test_a_share_has_its_part_of_the_variance_to_a_percent() -> None:
     made = rounds(size=200_000, noise_shares=4)
     share = made.share(torch.zeros(made.size), Key.of_seed(1))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from accounts import path_of, worst_of
 
 pytest.importorskip("flwr")
 
@@ -26,7 +24,6 @@ from flwr.app import (
     ConfigRecord,
     Context,
     Message,
-    MetricRecord,
     RecordDict,
 )
 from flwr.serverapp.strategy import FedAvg
@@ -36,9 +33,8 @@ import bdpvi.federated.flower
 from bdpvi._ground.types import Budget, BudgetExceededError
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.flower import BayesianFedAvg, client_mod
-from bdpvi.federated.rounds import SERVER_OF_SUMS, Rounds
+from bdpvi.federated.rounds import Rounds
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.privacy.norms import NormCounts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -109,19 +105,6 @@ def reply_with(arrays: ArrayRecord, message: Message) -> Message:
     return Message(RecordDict({"arrays": arrays}), reply_to=message)
 
 
-def test_coins_are_our_own_and_secret() -> None:
-    """Python's generator, which Flower's sampling uses, has no say; every client has its coin."""
-    one = strategy(rounds(client_rate=0.3))
-    nodes = Nodes(client_app(one.federation.rounds))
-    asked = []
-    for number in range(60):
-        random.seed(0)
-        asked.append(len(list(one.configure_train(number, first(), ConfigRecord(), nodes))))
-    assert len(set(asked)) > 2
-    mean, deviation = 0.3 * CLIENTS * 60, (0.3 * 0.7 * CLIENTS * 60) ** 0.5
-    assert abs(sum(asked) - mean) < 6 * deviation
-
-
 def test_the_log_does_not_tell_who_took_part(caplog: pytest.LogCaptureFixture) -> None:
     logs = []
     logging.getLogger("flwr").addHandler(caplog.handler)
@@ -135,19 +118,6 @@ def test_the_log_does_not_tell_who_took_part(caplog: pytest.LogCaptureFixture) -
     assert logs[0] == logs[1] != []
 
 
-def test_what_it_reports() -> None:
-    one, _ = ran(rounds(), plain, times=2)
-    found, spent = one.worst_case(1e-3), one.cost(1e-3)
-    assert str(found).endswith("seen by the public, to add or remove one client)")
-    assert spent.worst_case == found
-    assert path_of(spent).epsilon <= found.epsilon
-    assert (path_of(spent).unit, path_of(spent).observer) == ("one client", "the public")
-    with pytest.raises(ValueError, match="adds all of the noise"):
-        one.worst_case(1e-3, observer=SERVER_OF_SUMS)
-    with pytest.raises(ValueError, match="record_rate"):
-        one.worst_case(1e-3, unit="record")
-
-
 class Many(Nodes):
     """As many nodes as one likes."""
 
@@ -157,25 +127,6 @@ class Many(Nodes):
     def __init__(self, app: Any, many: int) -> None:
         super().__init__(app)
         self.many = many
-
-
-def test_clients_that_moved_little_pay_less_on_the_path() -> None:
-    settings = Rounds(clients=300, size=4, clip=CLIP, noise_multiplier=4.0)
-
-    def small(message: Message, context: Context) -> Message:
-        (arrays,) = message.content["arrays"].to_numpy_ndarrays()
-        return reply_with(ArrayRecord([arrays + np.float32(0.05)]), message)  # of norm 0.1
-
-    start = ArrayRecord([np.zeros(4, dtype=np.float32)])
-    one = BayesianFedAvg(FedAvg(), Federation(settings))
-    one.start(Many(small, 300), start, num_rounds=2)
-    spent = one.cost(1e-3)
-    norms = NormCounts.none(torch.arange(300)).add(torch.full((300,), 0.1), steps=2)
-    assert spent == one.federation.cost(1e-3, norms=norms)
-    assert path_of(spent).epsilon < worst_of(spent).epsilon
-    plainly = BayesianFedAvg(FedAvg(), Federation(settings), watch=False)
-    plainly.start(Many(small, 300), start, num_rounds=2)
-    assert plainly.cost(1e-3).worst_case == spent.worst_case
 
 
 def test_the_budget_stops_it_and_leaves_the_weights() -> None:
@@ -230,13 +181,6 @@ def test_the_mod_adds_the_clients_share_of_the_noise() -> None:
     sent = flat(same.content["arrays"]).double()
     error = 20.0 / (2 * SIZE) ** 0.5
     assert float(sent.std()) == pytest.approx(40.0 / 4**0.5, abs=5 * error)
-
-
-def test_the_mod_lets_other_messages_pass() -> None:
-    mod = client_mod(rounds())
-    message = Message(RecordDict({}), 1000, "query")
-    answer = Message(RecordDict({"m": MetricRecord({"a": 1})}), reply_to=message)
-    assert mod(message, None, lambda m, c: answer) is answer
 
 
 def test_without_flower_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

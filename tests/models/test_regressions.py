@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyro
 import pytest
 import torch
-from pyro.infer import Predictive
 from scipy import special, stats
 from torch import Tensor
 
@@ -27,9 +25,7 @@ from bdpvi import (
     fit_private,
     guides,
 )
-from bdpvi.models.contract import dimension, unpack
-from bdpvi.models.predictions import class_probabilities, predictive_means, within_bounds
-from bdpvi.models.traces import log_likelihood, sites
+from bdpvi.models.traces import log_likelihood
 from bdpvi.regression import NoisyScores
 from bdpvi.releases.released import flat
 
@@ -94,66 +90,6 @@ def test_likelihoods_are_the_textbooks(name: str) -> None:
         plain = {key: value.numpy() for key, value in values.items()}
         expected = by_scipy(name, plain, data.x.numpy(), data.y.numpy())
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9)
-
-
-def scores_of(model: Any, data: Dataset, flat: Tensor) -> Tensor:
-    """Return each record's gradient of the log-likelihood in the flat latents, (N, d)."""
-    found = sites(model, data.x, data.y)
-
-    def one(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        return log_likelihood(model, unpack(found, at), x[None], y[None]).sum()
-
-    with pyro.validation_enabled(False):
-        each: Tensor = torch.vmap(torch.func.grad(one), (None, 0, 0))(flat, data.x, data.y)
-    return each
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", MODELS)
-def test_gradients_of_single_records_add_up(name: str, dtype: torch.dtype) -> None:
-    model, data = MODELS[name], table(name).to("cpu", dtype)
-    bdpvi.check(model, guides.MeanField(model), data)
-    found = sites(model, data.x, data.y)
-    flat_ = torch.linspace(-1, 1, dimension(found), dtype=dtype)
-
-    def together(at: Tensor) -> Tensor:
-        return log_likelihood(model, unpack(found, at), data.x, data.y).sum()
-
-    total = scores_of(model, data, flat_).sum(0)
-    torch.testing.assert_close(total, torch.func.grad(together)(flat_), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("far", [-60.0, 60.0])
-def test_scores_are_bounded_however_far_the_latents_are(far: float) -> None:
-    """Of classes by √2 of the features, of counts by what the largest count and 1/α give."""
-    for name in CLASSES:
-        model, data = MODELS[name], table(name).to("cpu", torch.float32)
-        size = dimension(sites(model, data.x, data.y))
-        for start in (torch.full((size,), far), torch.linspace(-far, far, size)):
-            lengths = scores_of(model, data, start).norm(dim=1)
-            assert bool((lengths <= 2 * model.design(data.x).norm(dim=1) * 1.01 + 1).all())
-    model, data = MODELS["negative binomial"], table("negative binomial")
-    assert bool(scores_of(model, data, torch.full((4,), far).double()).isfinite().all())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", MODELS)
-def test_predictions_are_the_means_of_what_pyro_draws(name: str, dtype: torch.dtype) -> None:
-    x, draws = table(name).x[:4].to(dtype), 4000
-    mild = {key: 0.5 * value[:1].to(dtype) for key, value in latents(name).items()}
-    pyro.set_rng_seed(0)
-    many = {key: value.expand(draws, *value.shape[1:]) for key, value in mild.items()}
-    drawn = Predictive(MODELS[name], many)(x)["y"].double()
-    assert drawn.shape == (draws, 4)
-    if name in CLASSES:
-        expected = class_probabilities(MODELS[name], mild, x)[0].double()
-        assert expected.shape == (4, MODELS[name].classes)
-        drawn = torch.nn.functional.one_hot(drawn.long(), expected.shape[1]).double()
-    else:
-        expected = predictive_means(MODELS[name], mild, x)[0].double()
-    mean = drawn.mean(0) if name in CLASSES else within_bounds(MODELS[name], drawn.mean(0))
-    error = (mean - expected) / (drawn.std(0) + 1e-3) * draws**0.5
-    assert float(error.abs().max()) < 4.5
 
 
 @pytest.fixture(scope="module")

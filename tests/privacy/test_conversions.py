@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from bdpvi.privacy.conversions import (
@@ -102,24 +101,6 @@ def test_cks_formula_at_high_precision(cost: float, order: float, beta: float) -
     assert float(epsilon(cost, order, beta)) == pytest.approx(
         max(0.0, float(value)), rel=1e-11, abs=1e-13
     )
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("variance", [1e-6, 1e-3, 0.1, 3.0])
-def test_search_finds_what_a_bounded_minimiser_finds(variance: float, rule: str) -> None:
-    def at(order: float) -> float:
-        cost = gaussian(variance)(torch.tensor(order, dtype=torch.float64))
-        return float(epsilon(cost, order, 1e-5, rule))
-
-    best = minimize_scalar(
-        lambda log_order: at(math.exp(log_order)),
-        bounds=(math.log(0.1), math.log(1e5)),
-        method="bounded",
-        options={"xatol": 1e-10},
-    )
-    found = minimise_epsilon(gaussian(variance), 1e-5, rule=rule)
-    assert best.fun * (1 - 1e-9) <= found.value <= best.fun * (1 + 2e-5)
-    assert found.value == at(found.order)
 
 
 @settings(deadline=None)

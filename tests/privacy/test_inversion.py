@@ -19,9 +19,9 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.privacy.gaussian import equal_covariance
 from bdpvi.privacy.inversion import (
     Contour,
+    Inversion,
     contour_for,
     hockey_stick_bound,
-    hockey_stick_from_log_mgf,
 )
 
 F64 = torch.float64
@@ -138,7 +138,7 @@ def test_any_contour_gives_an_upper_bound(
     c = share / (r - 1) if r > 1.01 else 10 * share
     contour = Contour(tensor(c), tensor(step), nodes, tensor(smoothing))
     log_mgf = GaussianPairs(tensor([[r]]), tensor([[b2]])).log_mgf(contour.s)
-    bound = float(hockey_stick_from_log_mgf(log_mgf, contour, epsilon))
+    bound = float(Inversion.of(log_mgf, contour).bound(epsilon)[0])
     if abs(r - 1) > 1e-9 or b2 > 0:
         assert one_dimension(r, b2, epsilon, digits=60) <= bound
 
@@ -201,7 +201,7 @@ def test_one_line_may_serve_all_records_and_many_epsilons() -> None:
     contour = Contour(tensor(4.0), tensor(0.5), nodes=96)
     s = contour.s.unsqueeze(-1)
     for epsilon in (0.1, 1.0, 3.0):
-        bound = hockey_stick_from_log_mgf(s * (s + 1) * v / 2, contour, epsilon)
+        bound = Inversion.of(s * (s + 1) * v / 2, contour).bound(epsilon)[0]
         truth = equal_covariance(v, epsilon)
         assert bool((bound >= truth).all())
         if epsilon == 1.0:
@@ -224,7 +224,7 @@ def test_bad_epsilon(epsilon: float) -> None:
     for call in (
         lambda: GaussianPairs(tensor([[1.1]]), tensor([[1.0]])).hockey_stick(epsilon),
         lambda: equal_covariance(tensor([1.0]), epsilon),
-        lambda: hockey_stick_from_log_mgf(log_mgf, contour, epsilon),
+        lambda: Inversion.of(log_mgf, contour).bound(epsilon),
         lambda: contour_for(lambda s: s, epsilon),
     ):
         with pytest.raises(ValueError, match=f"epsilon has a value that is not finite: {epsilon}"):
@@ -244,9 +244,9 @@ def test_bad_input_is_named() -> None:
         with pytest.raises(ValueError, match=message):
             Contour(*arguments)
     with pytest.raises(ValueError, match=r"log_mgf must have shape \(4, records\), got \(3, 1\)"):
-        hockey_stick_from_log_mgf(contour.s[:3, None], contour, 1.0)
+        Inversion.of(contour.s[:3, None], contour)
     with pytest.raises(ValueError, match="log_mgf has a value that is nan"):
-        hockey_stick_from_log_mgf(contour.s[:, None] * math.nan, contour, 1.0)
+        Inversion.of(contour.s[:, None] * math.nan, contour)
     with pytest.raises(ValueError, match=r"variance must be at least 0, got -1\.0"):
         equal_covariance(tensor([-1.0]), 1.0)
     with pytest.raises(ValueError, match="smoothing must be finite and at least 0, got -1"):

@@ -560,7 +560,7 @@ charges = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(charges, min_size=2, max_size=8), st.randoms())
 def test_every_order_and_a_restart_give_the_exact_composition(
     made: list[Entry], rng: random.Random

@@ -177,7 +177,7 @@ def test_the_model_knows_the_levels_of_categories() -> None:
         assert from_json(type(model), to_json(model)) == model
         plain: Any = work.asked.model
         with pytest.raises(ValueError, match="column numbers are assigned during encoding"):
-            of(frame, constants=PUBLIC, model=replace(plain, levels=((0,),))).check()
+            of(frame, constants=PUBLIC, model=replace(plain, levels=((0,),)))
         with pytest.raises(ValueError, match="levels must hold column numbers"):
             replace(plain, levels=((1, 1),))
         with pytest.raises(ValueError, match=r"levels=.*: column 3 has no weight"):
@@ -257,7 +257,7 @@ def shorter(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     def with_steps(asked: Request, found: Encoded | None = None) -> Setup:
         chosen = setup(asked, found)
         assert isinstance(chosen.route, DPVI)
-        return replace(chosen, route=replace(chosen.route, steps=steps))
+        return chosen.training(steps=steps)
 
     monkeypatch.setattr("bdpvi.tables.work.setup", with_steps)
 

@@ -151,7 +151,7 @@ def test_the_slope_has_the_deviation_that_is_charged() -> None:
     one = ObjectivePlan(facts=Facts(columns=40, rows=50), clip=0.9, ridge=2.4, event=event)
     nobody = torch.zeros(0, 40).double(), torch.zeros(0).double()
     w = perturbed_minima(one, *nobody, Key.of_seed(2))
-    said = ObjectivePerturbation().said(one)
+    said = ObjectivePerturbation().words(one)
     assert float(re.findall("standard deviation (.*)", said)[0]) == pytest.approx(
         float(w[:, :-1].std()), rel=0.01
     )

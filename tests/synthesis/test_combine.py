@@ -12,10 +12,7 @@ from scipy import stats
 import bdpvi
 from bdpvi.datasets import ColumnType, Schema, grid
 from bdpvi.datasets.records import Held
-from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.noise.whole_normals import WholeNormals
-from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.synthesis import combine
 from bdpvi.synthesis.counts import Counts, MeasurementPlan, count
 from bdpvi.synthesis.network import network, redrawn
@@ -96,14 +93,3 @@ def _correlation() -> float:
 
 
 TRUE = _correlation()
-
-
-def test_rounding_takes_next_to_nothing_of_delta() -> None:
-    """θ of 8,000 cells does not depend on how many rows there are; σ = 33 is the cells' noise."""
-    theta = secure.sum_rounding(8000)
-    assert theta <= 1e-8
-    assert rounding_delta(theta, 1.0) <= 1e-5 / 10
-    noise = secure.count_noise((4000,), 33.0, WholeNormals(Key.of_seed(0))).numpy()
-    big = 10**7 + noise
-    assert (big - 10**7 == noise).all()
-    assert noise.std() == pytest.approx(33.0, rel=5 / np.sqrt(2 * 4000))

@@ -92,24 +92,6 @@ def test_neither_order_nor_types_of_the_table_leave_a_trace(
     assert len(files) == len(work.ledger.entries()) == 1
 
 
-def test_types_and_columns_of_the_rows_are_those_of_the_schema() -> None:
-    """Whatever the table's types were, and whether anything in it was blank."""
-    frame = patients(3000)
-    blank = frame.astype(object).assign(ward="?", age=["", "?", 40] * 1000)
-    for one in (frame, frame.astype(str), blank):
-        rows = made(one, seed=4).sample(500)
-        assert list(rows) == list(SCHEMA.columns)
-        assert rows["ward"].dtype == object
-        assert rows["age"].dtype.kind in "if"
-        assert rows["pay"].dtype == np.float64
-    rows = made(blank, seed=4).sample(4000)
-    # A blank is where noisy counts say so, independent of the place: no run of them is left.
-    gone = rows["age"].isna().to_numpy()
-    assert 0.5 < gone.mean() < 0.8
-    halves = [gone[:2000].mean(), gone[2000:].mean()]
-    assert abs(halves[0] - halves[1]) < 6 * np.sqrt(gone.var() / 1000)
-
-
 def test_the_number_of_rows_and_of_those_left_out_is_nowhere(tmp_path: Path) -> None:
     frame = patients(3217).assign(who=[f"p{at // 3}" for at in range(3217)])
     settings = Counts(unit="who", rows_per_unit=2)

@@ -28,7 +28,7 @@ from bdpvi.regression.objective import signed_design
 from bdpvi.regression.objective_plan import Facts, plan
 from bdpvi.regression.perturbed_objective import SummedObjective
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables import allowance
+from bdpvi.tables import setup
 
 ROWS, SECRET = 3_000, Key(bytes(range(32)))
 
@@ -78,31 +78,6 @@ def test_a_table_in_blocks_has_the_release_of_the_table(folder: Path) -> None:
         assert found.receipt == whole.receipt
 
 
-MODELS: dict[str, dict[str, Any]] = {
-    "logistic": {"intervals": True},
-    "linear": {
-        "model": bdpvi.BayesianLinearRegression.of_bounds(0, 100),
-        "target": "age",
-        "positive": None,
-    },
-}
-
-
-@pytest.mark.filterwarnings("ignore:for the owner only")
-@pytest.mark.parametrize("name", MODELS)
-def test_noisy_scores_of_a_table_in_blocks_are_those_of_the_table(name: str, folder: Path) -> None:
-    given = {"epsilon": 4.0, **MODELS[name]}
-    whole = private(folder / "all.csv", ledger=Ledger(), **given)
-    found = private(folder / "parts", ledger=Ledger(), **given)
-    assert found.estimate is not None
-    assert whole.estimate is not None
-    for one in ("mean", "covariance"):
-        both = (torch.tensor(getattr(each.estimate, one)) for each in (found, whole))
-        torch.testing.assert_close(*both, rtol=1e-8, atol=1e-10)
-    assert found.estimate.reason == whole.estimate.reason
-    assert found.receipt.worst_case == whole.receipt.worst_case
-
-
 TRAINED: dict[str, Any] = {
     "model": bdpvi.BayesianMultinomialRegression(classes=2),
     "classes": ("no", "yes"),
@@ -126,7 +101,7 @@ TRAINED: dict[str, Any] = {
 def test_workers_change_nothing_and_see_no_key(
     folder: Path, workers: int, trained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allowance, "DPVI", partial(bdpvi.DPVI, steps=24, batch=300))
+    monkeypatch.setattr(setup, "DPVI", partial(bdpvi.DPVI, steps=24, batch=300))
     monkeypatch.setattr(
         "bdpvi.programs.plan.steps_within", lambda run, *price: run
     )  # takes a minute
@@ -259,19 +234,6 @@ def test_the_rounding_of_sums_over_blocks_is_bounded() -> None:
         assert torch.equal(pull, objective.gradient(w))
         assert bend is not None
         torch.testing.assert_close(bend, objective.curvature(w))
-
-
-@pytest.mark.filterwarnings("ignore:for the owner only", "ignore:The inplace keyword")
-def test_dask_workers_make_the_same_release(folder: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    dataframe = pytest.importorskip("dask.dataframe")
-    here = private(folder / "parts", ledger=Ledger())
-    local = {"n_workers": 2, "threads_per_worker": 1, "processes": False}
-    with distributed.Client(dashboard_address=None, set_as_default=False, **local) as client:
-        table = dataframe.read_parquet(folder / "parts")
-        for one in (folder / "parts", table):
-            found = private(one, ledger=Ledger(), executor=client.get_executor())
-            assert torch.equal(found.samples, here.samples)
 
 
 def test_the_command_reads_blocks_by_workers(

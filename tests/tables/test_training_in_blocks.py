@@ -26,7 +26,7 @@ from bdpvi.programs import sources
 from bdpvi.programs.course import Course
 from bdpvi.programs.sources import Windows
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables import allowance
+from bdpvi.tables import setup
 from bdpvi.tables.prepared import Prepared
 
 ROWS, STEPS, SECRET = 3_000, 24, Key(bytes(range(32)))
@@ -64,7 +64,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(secrets, "token_hex", lambda size: "0f" * size)
     monkeypatch.setattr("bdpvi.programs.plan.steps_within", lambda run, *price: run)
     short = partial(DPVI, steps=STEPS, batch=300)
-    monkeypatch.setattr(allowance, "DPVI", short)
+    monkeypatch.setattr(setup, "DPVI", short)
     return tmp_path
 
 

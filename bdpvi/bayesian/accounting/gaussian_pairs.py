@@ -163,7 +163,7 @@ class GaussianPairs:
     def log_mgf_for_inversion(self, temperature: float = 1.0) -> Callable[[Tensor], Tensor]:
         """Return :meth:`log_mgf` as a function of s, Re s > 0, to 1e-13 of 1 + |log M|.
 
-        Several times as fast; `hockey_stick_from_log_mgf` allows for its error.
+        Several times as fast; `Inversion` allows for its error.
         """
         tau = validate.positive("temperature", temperature)
         if self.r.shape[1] > _WIDEST:

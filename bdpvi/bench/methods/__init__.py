@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bdpvi.bench.methods.base_rate import BaseRate
 from bdpvi.bench.methods.dp_gd import DPGD, DPSGLDLosses, DPSGLDOriginal
 from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments, NonPrivate
-from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.method import NONE, SENTENCES, Method, PreparedMethod
 from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum
 from bdpvi.bench.methods.posterior import FullRankDraws, LaplaceDraws, MeanFieldDraws
+from bdpvi.bench.methods.without_privacy import BaseRate, LogisticRegression
 
 METHODS: Mapping[str, type[Method]] = {
     method.name: method

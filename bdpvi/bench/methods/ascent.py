@@ -18,7 +18,7 @@ import torch
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi.bayesian.inference.svi import isolated
-from bdpvi.bench.methods.outcome import Outcome
+from bdpvi.bench.methods.method import Outcome
 from bdpvi.bench.methods.runs import Run, Streams
 from bdpvi.bench.methods.scores import Clip, RecordScores, euclidean
 from bdpvi.datasets.dataset import Dataset

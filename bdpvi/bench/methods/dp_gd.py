@@ -59,7 +59,7 @@ class NoisyAscent:
             partial(noisy_ascent, self.model, train, delta=delta, accountant=self.accountant),
         )  # fmt: skip
 
-    def _settings(self, found: Mapping[str, float]) -> AscentSettings:
+    def _settings(self, found: Mapping[str, Any]) -> AscentSettings:
         """Return the settings with this clip, step size and multiplier of the last weight."""
         raise NotImplementedError
 
@@ -91,7 +91,7 @@ class DPGD(NoisyAscent):
         "tail": (0.25, 0.5, 0.75),
     }
 
-    def _settings(self, found: Mapping[str, float]) -> AscentSettings:
+    def _settings(self, found: Mapping[str, Any]) -> AscentSettings:
         if not 0 <= self.tail <= 1:
             raise ValueError(f"tail must lie in [0, 1], got {self.tail!r}")
         averaged = max(1, round(self.tail * self.steps))
@@ -129,7 +129,7 @@ class DPSGLD(NoisyAscent):
         "burn_in": (0.25, 0.5, 0.75),
     }
 
-    def _settings(self, found: Mapping[str, float]) -> AscentSettings:
+    def _settings(self, found: Mapping[str, Any]) -> AscentSettings:
         if not 0 <= self.burn_in < 1:
             raise ValueError(f"burn_in must lie in [0, 1), got {self.burn_in!r}")
         return AscentSettings(

@@ -9,10 +9,9 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 
 from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
-from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.cost import Kind, meaning
+from bdpvi.privacy.cost import Cost, Kind, meaning
 
 NONE = "none"
 
@@ -31,6 +30,20 @@ MODEL_SPACE: Mapping[str, Sequence[Any]] = {
     "model.correlation": (0.0, 0.5, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995),
 }
 """For tuning: every method's prior and transformations of features. All of it is public."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A method's output and its cost.
+
+    Attributes:
+        latents: released values of the model's latent variables, each (k, ...): posterior samples,
+            or the single iterate that a method publishes.
+        cost: None if there is no guarantee.
+    """
+
+    latents: Mapping[str, Tensor]
+    cost: Cost | None
 
 
 class PreparedMethod(Protocol):

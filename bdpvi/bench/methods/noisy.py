@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bdpvi.bench.methods.outcome import Outcome
+from bdpvi.bench.methods.method import Outcome
 from bdpvi.bench.methods.runs import Run
 from bdpvi.privacy import sampled_steps
 from bdpvi.privacy.sampled_steps import WorstCaseAccountant

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from bdpvi.bayesian.guarantees import WORST_CASE
-from bdpvi.bench.methods.method import MODEL_SPACE
-from bdpvi.bench.methods.outcome import Outcome
+from bdpvi.bench.methods.method import MODEL_SPACE, Outcome
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key

@@ -101,7 +101,9 @@ def steps_for(
     def chosen(noise_multiplier: float) -> dict[str, float]:
         if step_size is not None:
             return {"clip": clip or clip_of(weights), "step_size": step_size, "last": 1.0}
-        facts = {"steps": steps, "rate": rate, "clip": clip}
-        return pace(weights, len(train), noise_multiplier=noise_multiplier, **facts)
+        return pace(
+            weights, len(train), noise_multiplier=noise_multiplier, steps=steps, rate=rate,
+            clip=clip,
+        )  # fmt: skip
 
     return chosen

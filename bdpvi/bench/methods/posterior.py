@@ -15,7 +15,7 @@ from bdpvi.bayesian.fit import Fit, Training, fit
 from bdpvi.bayesian.guarantees import BAYESIAN, BayesianDP
 from bdpvi.bayesian.pricing import table
 from bdpvi.bayesian.releases import preview
-from bdpvi.bench.methods.outcome import Outcome
+from bdpvi.bench.methods.method import Outcome
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank, GaussianGuide, Laplace, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression

@@ -107,8 +107,6 @@ class Streams:
             [[run.noise_multiplier] for run in runs], dtype=torch.float64
         )
         self._least, self._coordinates, self._sums = self.noise_multiplier, 0, 0
-        self._usual: tuple[tuple[float, int], Tensor, Tensor | None]
-        self._usual = ((0.0, 0), self.noise_multiplier, None)
 
     def __len__(self) -> int:
         return len(self.of_run)
@@ -134,32 +132,24 @@ class Streams:
         noise = torch.stack([stream.base(step, size) for stream in self.streams.values()])
         return self._spread(onto(noise.to(self.data.x.dtype), self.data.x.device))
 
-    def noisy(
-        self, totals: Tensor, clip: float | Tensor, noise_multiplier: Tensor | None = None
-    ) -> Tensor:
+    def noisy(self, totals: Tensor, clip: float, noise_multiplier: Tensor | None = None) -> Tensor:
         """Charge each run for a sum, and return the noisy sums, (R, n), on public lattices.
 
         Args:
             totals: (R, n), float64 if there is noise; no record moves a row by more than the clip.
-            clip: C, or one for each run, (R, 1).
+            clip: C.
             noise_multiplier: of this sum, (R, 1), if it differs from the run's.
 
         Raises:
             ValueError: if totals with noise are of another type.
         """
         size = totals.shape[1]
-        if noise_multiplier is None and self._usual[0] == (clip, size):
-            deviation, quiet = self._usual[1:]
-        else:
-            multiplier = self.noise_multiplier if noise_multiplier is None else noise_multiplier
-            found = deviation_for(multiplier, clip, size)
-            deviation = onto(found, totals.device)
-            quiet = None if bool(found.all()) else deviation == 0
-            self._least = multiplier if self._sums == 0 else self._least.minimum(multiplier)
-            if noise_multiplier is None and not isinstance(clip, Tensor):
-                self._usual = ((clip, size), deviation, quiet)
+        multiplier = self.noise_multiplier if noise_multiplier is None else noise_multiplier
+        self._least = multiplier if self._sums == 0 else self._least.minimum(multiplier)
         self._sums, self._coordinates = self._sums + 1, self._coordinates + size
-        if quiet is not None and bool(quiet.all()):
+        deviation = deviation_for(multiplier, clip, size)
+        quiet = deviation == 0
+        if bool(quiet.all()):
             return totals
         if totals.dtype != torch.float64:
             raise ValueError(
@@ -168,10 +158,9 @@ class Streams:
             )
         drawn = torch.stack([stream.noise.whole(size) for stream in self.streams.values()])
         whole = self._spread(onto(drawn, totals.device))
-        if quiet is None:
-            return secure.add_whole(totals, deviation, whole).to(totals)
-        noisy = secure.add_whole(totals, deviation + quiet.double(), whole)
-        return noisy.where(~quiet, totals).to(totals)
+        positive = onto(deviation + quiet.double(), totals.device)
+        noisy = secure.add_whole(totals, positive, whole)
+        return noisy.where(onto(~quiet, totals.device), totals).to(totals)
 
     def prices(self, accountant: WorstCaseAccountant, delta: float) -> list[Bound | None]:
         """Return the guarantee of the sums so far for each run; None without noise.

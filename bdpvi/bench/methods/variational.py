@@ -20,7 +20,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.host import as_gradient, on_host
 from bdpvi.bayesian.inference.optimisers import check_elementwise, decay, fresh, fused
 from bdpvi.bayesian.inference.svi import default_optimiser, isolated
-from bdpvi.bench.methods.outcome import Outcome
+from bdpvi.bench.methods.method import Outcome
 from bdpvi.bench.methods.runs import Run, Streams
 from bdpvi.bench.methods.scores import Clip, RecordScores
 from bdpvi.datasets.dataset import Dataset

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from perturbed_records import LEVELS, bayesian_epsilon, record_deltas
 from scipy.special import expit, ndtr
 
-from bdpvi.bayesian.accounting.perturbed_records import LEVELS, bayesian_epsilon, record_deltas
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.privacy.perturbed_objective import delta as delta_of
 from bdpvi.privacy.worst_case import epsilon as worst_epsilon
