@@ -20,7 +20,6 @@ import torch
 ROOT, PROCESS = Path(__file__).parent, os.getpid()
 NEEDS = {
     "flwr": "*/flower*.py",
-    "numba": "bdpvi/bayesian/neighbours/*compiled*.py",
     "opacus": "bdpvi/networks/opacus.py",
 }
 """Doctests of what needs an extra cannot be collected without it; tests say so by skipping."""

@@ -38,7 +38,7 @@ from printed import command
 import bdpvi
 from bdpvi import datasets
 from bdpvi.datasets.dataset import BlockData
-from bdpvi.datasets.openers import RowGroup
+from bdpvi.datasets.openers import Block
 from bdpvi.datasets.table import Table
 from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
@@ -133,7 +133,7 @@ def released(route: str, folder: Path, steps: int, pool: ProcessPoolExecutor | N
             return trained(folder, steps, pool)
         if route == "synthesize":
             table = bdpvi.synthesize(
-                folder, **given, one_row_per_person=True, executor=pool, progress=False
+                folder, **given, unit=Unit(), machine=Machine(executor=pool, progress=False)
             )
             return b"".join(one.tobytes() for one in table.counts.joint.values())
         given["positive"] = "yes"
@@ -171,13 +171,13 @@ class Run:
 def reads() -> Iterator[list[str]]:
     """Note the blocks that are read in this process."""
     seen: list[str] = []
-    usual = RowGroup.read
+    usual = Block.read
 
-    def noted(block: RowGroup) -> Iterator[pd.DataFrame]:
+    def noted(block: Block) -> Iterator[pd.DataFrame]:
         seen.append(block.name)
         return usual(block)
 
-    with mock.patch.object(RowGroup, "read", noted):
+    with mock.patch.object(Block, "read", noted):
         yield seen
 
 

@@ -60,6 +60,7 @@ from bdpvi.networks import DPSGDSettings
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum
 from bdpvi.noise.whole_normals import BLOCK
+from bdpvi.releases.transaction import Transaction
 from bdpvi.sklearn import PrivateLogisticRegression
 from bdpvi.tables import Machine, Public
 
@@ -287,7 +288,8 @@ def synthesized(data: Dataset) -> Make:
         frame = pd.DataFrame(data.x.numpy(), columns=list(data.feature_names))
         columns = dict.fromkeys(data.feature_names, datasets.ColumnType(low=-5, high=5))
         schema = datasets.Schema(columns, "Simulated.")
-        made = bdpvi.synthesize(frame, schema, epsilon=1.0, seed=1, progress=False)
+        work = Transaction(bdpvi.Ledger(), Key.of_seed(1), alone=True)
+        made = bdpvi.synthesize(frame, schema, epsilon=1.0, ledger=work)
         return torch.from_numpy(made.sample(20, seed=1).to_numpy(float).copy())
 
     return make

@@ -34,6 +34,8 @@ from sklearn.tree import DecisionTreeClassifier
 
 import bdpvi
 from bdpvi.datasets import ColumnType, Schema, mnist
+from bdpvi.noise.keys import Key
+from bdpvi.releases.transaction import Transaction
 
 PIXELS, DIGITS, DELTA, TABLES = 16, 10, 1e-5, 5
 TRUE, WRONG = 4, 9
@@ -78,8 +80,8 @@ def synthetic(x: Array, y: Digits, epsilon: float, seed: int) -> Rows:
     """Return as many synthetic rows."""
     frame = pd.DataFrame(x, columns=COLUMNS).assign(digit=[f"d{i}" for i in y])
     released = bdpvi.synthesize(
-        frame, SCHEMA, "digit", epsilon=epsilon, delta=DELTA, seed=seed, one_row_per_person=True,
-        progress=False,
+        frame, SCHEMA, "digit", epsilon=epsilon, delta=DELTA,
+        ledger=Transaction(bdpvi.Ledger(), Key.of_seed(seed), alone=True),
     )  # fmt: skip
     rows = released.sample(rows=len(y))
     digits: Digits = np.asarray(rows["digit"].str[1:], dtype=np.int64)

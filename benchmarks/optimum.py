@@ -17,8 +17,9 @@ from bdpvi.bayesian import cost_of
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
-from bdpvi.bayesian.optimum.elbo import Changed, Objective, Point, Records, climb, start
+from bdpvi.bayesian.optimum.elbo import Changed, Objective, Point, Records, start
 from bdpvi.bayesian.optimum.expansion import Expansion
+from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.route import Optimum, pairs
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank

@@ -35,6 +35,7 @@ from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.synthesis import synthesize
+from bdpvi.tables import Machine, Unit
 
 ROOT = Path(__file__).parents[1]
 FULL = {"runs": 1000, "tables": 200, "charges": 10_000, "inputs": 100_000}
@@ -71,7 +72,7 @@ def releases(number: int) -> tuple[float, float, float]:
             begun = time.process_time()
             synthesize(
                 frame, schema, epsilon=0.01 * (1 + at / number), delta=1e-9, ledger=ledger,
-                one_row_per_person=True, progress=False,
+                unit=Unit(), machine=Machine(progress=False),
             )  # fmt: skip
             taken.append(time.process_time() - begun)
             if at == part:

@@ -41,8 +41,9 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser, isolated, run_svi
 from bdpvi.bayesian.neighbours.row_gradients import Step, TracedGradient
-from bdpvi.bayesian.optimum.elbo import Objective, Records, climb, start
+from bdpvi.bayesian.optimum.elbo import Objective, Records, start
 from bdpvi.bayesian.optimum.expansion import Expansion
+from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.route import pairs
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.noise.batches import BatchPlan

@@ -40,6 +40,7 @@ from bdpvi.datasets.grid import Codes
 from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian_dp import gaussian_distance
+from bdpvi.releases.transaction import Transaction
 from bdpvi.synthesis import Counts, NoisyCounts, combine
 from bdpvi.synthesis.counts import Floats, MeasurementPlan, count
 from bdpvi.synthesis.measures import Task, area, binned, read, scales, students, variation
@@ -138,7 +139,8 @@ def coverage(repeats: int) -> None:
     numbers, hits, widths = (5, 20), [], []
     for repeat in range(repeats):
         table = population(3000, np.random.default_rng(repeat))
-        made = bdpvi.synthesize(table, schema, "y", epsilon=1.0, delta=DELTA, seed=repeat)
+        work = Transaction(bdpvi.Ledger(), Key.of_seed(repeat), alone=True)
+        made = bdpvi.synthesize(table, schema, "y", epsilon=1.0, delta=DELTA, ledger=work)
         tables = made.tables(max(numbers), 20 * made.rows, seed=repeat)
         found = pd.DataFrame([quantities(one) for one in tables])
         intervals = [[combine(found[q].head(m).tolist()) for q in truth] for m in numbers]
@@ -217,7 +219,7 @@ def tables(options: argparse.Namespace) -> None:
                         epsilon=epsilon,
                         delta=DELTA,
                         settings=settings,
-                        seed=seed,
+                        ledger=Transaction(bdpvi.Ledger(), Key.of_seed(seed), alone=True),
                     )
                     rows = made.sample(seed=seed)
                     took = time.process_time() - begin

@@ -22,10 +22,9 @@ from bdpvi._ground import progress as shown
 from bdpvi._ground import store, validate
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets import objects
-from bdpvi.datasets.cells import array_of, spell_array
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.openers import Lines, RowGroup
+from bdpvi.datasets.openers import Block, Grouped
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.table import ODD, Table
 from bdpvi.datasets.units import hashes_of, persons_of
@@ -107,12 +106,13 @@ def _columns(table: Table) -> Columns:
     """Return names and types of a table's columns, which are text but for files of Arrow's."""
     import pyarrow as pa
 
-    files = {one.file: one for one in table.parts if isinstance(one, RowGroup)}
+    readers = {one.file: one.reader for one in table.parts if isinstance(one, Block)}
+    files = {file: one for file, one in readers.items() if isinstance(one, Grouped)}
     if not files:
         return pa.schema([(name, pa.string()) for name in table.header])
     found: list[Columns] = []
     for file, one in files.items():
-        found.append(one.columns())
+        found.append(one.columns)
         try:
             pa.unify_schemas([found[0], found[-1]], promote_options="permissive")
         except pa.ArrowException as error:
@@ -174,7 +174,7 @@ class _Work:
 
         left_out = place = 0
         for part in parts:
-            for rows, odd in _tables(part):
+            for rows, odd in part.tables():
                 left_out += odd
                 made = rows.select(self.columns.names).cast(self.columns)
                 hashes = pa.array(self._hashes(made, place))
@@ -226,18 +226,6 @@ class _Work:
         store.sync(file)
         for one in group:
             one.file.unlink()
-
-
-def _tables(part: Any) -> Iterator[tuple[Any, int]]:
-    """Yield a part's rows, and the number of lines left out."""
-    import pyarrow as pa
-
-    if isinstance(part, Lines | RowGroup):
-        yield from ((rows, odd) for rows, odd, _ in part.tables())
-        return
-    for frame in part.read():
-        texts = [spell_array(array_of(frame.iloc[:, at])) for at in range(frame.shape[1])]
-        yield pa.Table.from_arrays(texts, list(frame.columns)), 0
 
 
 def _joined(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:

@@ -1,7 +1,7 @@
 """Cells of a raw table: how one is read depends on it and on its column's declaration alone.
 
-:func:`read` is the law for one cell, :func:`read_array` the same for an Arrow array. The type of a
-pandas column depends on all cells; private estimates and releases must not.
+:func:`read_cell` is the law for one cell, :func:`read_array` the same for an Arrow array. The type
+of a pandas column depends on all cells; private estimates and releases must not.
 """
 
 from __future__ import annotations
@@ -27,33 +27,15 @@ _MANY = 1000
 _DOUBLE = re.compile(r"-?\d+(\.\d+)?e[+-]\d+|-?\d{16,}\.0", re.ASCII)
 
 
-def read(
-    cell: object, type: ColumnType | None = None, *, declared: Collection[str] = frozenset()
-) -> tuple[float | str | None, int]:
-    """Return a cell's value and its status: the law.
-
-    Args:
-        cell: the raw cell.
-        type: the column's declared type; by default the kind ``any``.
-        declared: texts that are values although they look like blanks.
-
-    Returns:
-        A number or a label, None for what has none; and OK, BLANK, UNFIT or UNKNOWN of
-        :mod:`bdpvi.datasets.types`.
-
-    >>> read(" 1.50 "), read("M"), read("n/a"), read("x", ColumnType(kind="number"))
-    ((1.5, 0), ('M', 0), (None, 1), (None, 2))
-    """
-    number, label, status = (type or _ANY).of_text(spell(cell), declared)
-    if status in (BLANK, UNFIT):
-        return None, status
-    return label if np.isnan(number) else number, status
-
-
 def read_cell(
     value: object, type: ColumnType | None = None, *, declared: Collection[str] = frozenset()
 ) -> tuple[float, str, bool]:
-    """Return a cell's number, its label and whether it is blank; arguments as for :func:`read`.
+    """Return a cell's number, its label and whether it is blank: the law.
+
+    Args:
+        value: the raw cell.
+        type: the column's declared type; by default the kind ``any``.
+        declared: texts that are values although they look like blanks.
 
     >>> read_cell(" 1.50 "), read_cell(7), read_cell("M"), read_cell("n/a")
     ((1.5, '1.5', False), (7.0, '7', False), (nan, 'M', False), (nan, '', True))
@@ -158,7 +140,7 @@ def read_cells(
     *,
     declared: Collection[str] = frozenset(),
 ) -> Cells:
-    """Read a column; ``type`` and ``declared`` as for :func:`read`.
+    """Read a column; ``type`` and ``declared`` as for :func:`read_cell`.
 
     >>> import pandas as pd
     >>> cells = read_cells(pd.Series(["1", "1.0", "", "x"], name="a"))
@@ -171,7 +153,7 @@ def read_cells(
 def read_array(
     array: Any, type: ColumnType | None = None, *, declared: Collection[str] = frozenset()
 ) -> Cells:
-    """Read an Arrow array, each cell as :func:`read` reads it."""
+    """Read an Arrow array, each cell as :func:`read_cell` reads it."""
     from pyarrow import types
 
     chosen, found = type or _ANY, None

@@ -104,7 +104,6 @@ class Numeric:
     type: ColumnType | None = field(default=None, kw_only=True, metadata={"absent": None})
 
     def __post_init__(self) -> None:
-        truth(self.name, self.missing)
         validate.positive(f"sd of column {self.name!r}", self.sd)
         if not math.isfinite(self.mean):
             raise ValueError(f"mean of column {self.name!r} must be finite, got {self.mean!r}")
@@ -207,7 +206,6 @@ class OneHot:
     type: ColumnType | None = field(default=None, kw_only=True, metadata={"absent": None})
 
     def __post_init__(self) -> None:
-        truth(self.name, self.missing)
         if self.categories != ():  # no names are needed where all others are one level
             distinct(self.name, self.categories)
 
@@ -260,7 +258,6 @@ class Hashed:
     type: ColumnType | None = field(default=None, kw_only=True, metadata={"absent": None})
 
     def __post_init__(self) -> None:
-        truth(self.name, self.missing)
         name = f"buckets of column {self.name!r}"
         validate.at_most(name, validate.positive_int(name, self.buckets, least=2), _MOST_BUCKETS)
 
@@ -307,12 +304,6 @@ def no_numbers(values: pd.Series[Any], bad: NDArray[np.bool_]) -> str:
         f"column {values.name!r} has {several(int(bad.sum()), 'value')} no finite number, "
         f"the first is {label(values.iloc[at])!r} in row {values.index[at]}"
     )
-
-
-def truth(name: str, missing: object) -> None:
-    """Raise ValueError unless ``missing`` is a Boolean."""
-    if not isinstance(missing, bool):
-        raise ValueError(f"missing of column {name!r} must be true or false, got {missing!r}")
 
 
 def distinct(name: str, values: tuple[str, ...]) -> None:

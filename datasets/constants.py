@@ -126,18 +126,18 @@ def _between(name: str, low: float, high: float, type: ColumnType | None = None)
     return Numeric(name, (low + high) / 2, (high - low) / math.sqrt(12), type=type)
 
 
-def _entry(name: str, entry: object) -> Column | ColumnType:
-    if isinstance(entry, dict) and {"kind", "low", "high", "levels"} & {*entry}:
-        return type_of(entry, name)
-    if isinstance(entry, dict) and set(entry) == {"mean", "sd"}:
-        return Numeric(name, _number(name, entry["mean"]), _number(name, entry["sd"]))
-    if isinstance(entry, list) and len(entry) == 2 and all(_is_number(v) for v in entry):
-        low, high = (_number(name, one) for one in entry)
-        return _between(name, low, high)
-    if isinstance(entry, list) and all(isinstance(v, str | bool) for v in entry):
-        if not entry:
+def _entry(name: str, entry: Any) -> Column | ColumnType:
+    match entry:
+        case {"mean": mean, "sd": sd} if len(entry) == 2:
+            return Numeric(name, _number(name, mean), _number(name, sd))
+        case dict() if {"kind", "low", "high", "levels"} & {*entry}:
+            return type_of(entry, name)
+        case [low, high] if _is_number(low) and _is_number(high):
+            return _between(name, _number(name, low), _number(name, high))
+        case []:
             raise ValueError(f"column {name!r} must have at least one category, got []")
-        return OneHot(name, tuple(label(v) for v in entry))
+        case list() if all(isinstance(value, str | bool) for value in entry):
+            return OneHot(name, tuple(map(label, entry)))
     raise ValueError(
         f'column {name!r} must be [low, high], {{"mean": …, "sd": …}} or a list of texts, '
         f"got {entry!r:.80}"

@@ -303,24 +303,16 @@ class BlockData:
 
     def fingerprint(self) -> str:
         """Return a SHA-256 digest of the records, by one pass. Not for publication."""
-        return self.parts.sum(_Digest.of).value
-
-
-@dataclass(frozen=True)
-class _Digest:
-    """A digest; a sum is the digest of both, in order."""
-
-    value: str
-
-    @classmethod
-    def of(cls, part: tuple[Tensor, ...]) -> _Digest:
         digest = hashlib.sha256()
-        for values in part:
-            digest.update(values.cpu().contiguous().numpy().tobytes())
-        return cls(digest.hexdigest())
+        for each in self.parts.each(_digests):
+            digest.update("".join(each).encode())
+        return digest.hexdigest()
 
-    def __add__(self, other: _Digest) -> _Digest:
-        return _Digest(hashlib.sha256((self.value + other.value).encode()).hexdigest())
+
+def _digests(part: tuple[Tensor, ...]) -> tuple[str, ...]:
+    """Return a digest of each tensor; those of several parts are added as text."""
+    found = (values.cpu().contiguous().numpy().tobytes() for values in part)
+    return tuple(hashlib.sha256(one).hexdigest() for one in found)
 
 
 def _rounded(part: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:

@@ -263,7 +263,7 @@ class Encoding:
             raise ValueError("\n".join(problems))
         return features, _counts(odd)
 
-    def kept(self, frame: pd.DataFrame) -> tuple[Tensor, NDArray[np.bool_], dict[str, int]]:
+    def row_by_row(self, frame: pd.DataFrame) -> tuple[Tensor, NDArray[np.bool_], dict[str, int]]:
         """Return features, (N, d), a mask of complete rows, (N,), and counts of values set to 0.
 
         Each cell is read by itself. A row with an unknown cell, or without a finite number where
@@ -275,18 +275,18 @@ class Encoding:
         >>> import pandas as pd
         >>> from bdpvi.datasets.columns import Numeric
         >>> encoding = Encoding((Numeric("age", mean=40.0, sd=10.0),), "By law.")
-        >>> encoding.kept(pd.DataFrame({"age": [50, "x"]}))[1].tolist()
+        >>> encoding.row_by_row(pd.DataFrame({"age": [50, "x"]}))[1].tolist()
         [True, False]
         """
-        frame, all_of_them = with_text_names(frame), np.full(len(frame), True)
+        frame = with_text_names(frame)
+        good = np.full(len(frame), True)
         if self.unknown == "other":
-            return self.whole(read_columns(frame, self.types)), all_of_them, {}
-        if self.unknown == "base":
-            features, _, odd = self._each(frame)
-            return features, all_of_them, _counts(odd)
-        if absent := self._absent(frame):
+            return self.whole(read_columns(frame, self.types)), good, {}
+        if self.unknown == "refuse" and (absent := self._absent(frame)):
             raise ValueError(f"the table has no column {some(absent)}; {_BASE}")
         features, _, odd = self._each(frame)
+        if self.unknown == "base":
+            return features, good, _counts(odd)
         return features, ~np.any([*odd.values()], axis=0), {}
 
     def _absent(self, table: Any) -> tuple[str, ...]:

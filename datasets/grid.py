@@ -115,12 +115,8 @@ def shares(column: ColumnType) -> Floats:
 def encode(column: ColumnType, values: pd.Series[Any]) -> tuple[Codes, Unfit]:
     """Return the codes of values, (N,), and how many are invalid, for the owner only."""
     ends, last = edges(column), cells(column)
-    if values.dtype.kind in "iuf" and ends is not None and column.reading is None:
-        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        blank, numbers = np.isnan(numbers), np.where(np.isfinite(numbers), numbers, np.nan)
-    else:
-        found = read_cells(values, column.reading)
-        numbers, blank = found.numbers, found.blank
+    found = read_cells(values, column.reading)
+    numbers, blank = found.numbers, found.blank
     if ends is None:
         at = _places(column)
         places = np.array([at.get(n, last + 1) for n in found.names] + [0])

@@ -13,7 +13,7 @@ from itertools import chain
 from bdpvi.datasets.formats import CHARSETS, FileFormat
 from bdpvi.datasets.lines import by_suffix
 from bdpvi.datasets.spelling import day_of, number_of
-from bdpvi.datasets.stored import NAMES, TEXT, Stored, unpacked
+from bdpvi.datasets.stored import KINDS, TEXT, Stored, unpacked
 
 _SEPARATORS = (",", ";", "\t", "|")
 _SIGNS = (
@@ -52,7 +52,7 @@ def seems(path: str | os.PathLike[str], given: FileFormat) -> FileFormat:
         found = replace(given, charset=_charset(stored, kind, given.charset))
         text = next(_blocks(stored, kind), b"").decode(CHARSETS[found.charset], errors="replace")
     except Exception as error:  # a damaged archive can raise anything
-        raise ValueError(f"{path} is not a readable {NAMES[kind]}: {error}") from error
+        raise ValueError(f"{path} is not a readable {KINDS[kind].words}: {error}") from error
     lines = [line for line in text.splitlines() if line.strip()][:_LINES]
     given = by_suffix(stored.path, lines[0] if lines else "", given)
     mine = "\t" if given.separator in ("tab", "\\t") else given.separator

@@ -21,8 +21,9 @@ import pandas as pd
 
 from bdpvi._ground.outputs import GUARDED
 from bdpvi.datasets.columns import with_text_names
+from bdpvi.datasets.digests import of_bytes
 from bdpvi.datasets.formats import CHARSETS, FileFormat
-from bdpvi.datasets.stored import Stored, unpacked
+from bdpvi.datasets.stored import Reader, Stored, unpacked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,21 +40,15 @@ _GUARDED = re.compile(rf"\A'({GUARDED})")
 
 
 @dataclass(frozen=True)
-class Text:
-    """A file of text.
+class Text(Reader):
+    """A file of text. Its places are ranges of bytes, with the lines that begin there.
 
     Attributes:
-        file: the file.
-        kind: ``text``, or how it is compressed.
         format: how it is written.
-        names: the names of its columns.
         old: whether lone carriage returns end its lines, as on an old Macintosh.
     """
 
-    file: Stored
-    kind: str
     format: FileFormat
-    names: tuple[str, ...] = ()
     old: bool = False
 
     @classmethod
@@ -64,7 +59,7 @@ class Text:
             ValueError: naming the file, if its header cannot be read.
         """
         separator_of(format.separator)
-        made = cls(file, kind, format)
+        made = cls(file, kind, (), format)
         with file.open() as opened:
             head: bytes = _content(opened, made).readline()
         ended = head.removesuffix(b"\n").removesuffix(b"\r")
@@ -74,7 +69,7 @@ class Text:
         line = first.decode(charset, errors)
         format = by_suffix(file.path, line, format)
         names = _header(line, file.path, separator_of(format.separator))
-        return cls(file, kind, format, tuple(names), old)
+        return cls(file, kind, tuple(names), format, old)
 
     @property
     def whole(self) -> bool:
@@ -82,24 +77,43 @@ class Text:
         wide = self.format.multiline or self.format.charset == "utf-16"
         return wide or self.old or self.kind != "text"
 
+    def places(self, size: int) -> list[tuple[int, int]]:
+        """Return ranges of so many bytes."""
+        end = self.file.size
+        step = max(end, 1) if self.whole else size
+        return [(at, min(at + step, end)) for at in range(0, max(end, 1), step)]
 
-def chunks(text: Text, start: int, stop: int) -> Iterator[bytes]:
-    """Yield the lines that begin in a range of bytes, without the header; all of a whole file."""
-    with text.file.open() as opened:
-        stream = _content(opened, text)
-        at = max(start - 1, 0)
-        if at:
-            stream.seek(at)
-        at += len(stream.readline())  # the header, or the end of a line that began before
-        while text.whole or at < stop:
-            size = min(CHUNK, stop - at) if not text.whole else CHUNK
-            content: bytes = stream.read(-1 if text.format.multiline else size)
-            if not content:
-                return
-            if not content.endswith(b"\n"):
-                content += stream.readline()
-            at += len(content)
-            yield content
+    def words(self, place: tuple[int, int]) -> str:
+        """Return a place in words."""
+        return "bytes {} to {}".format(*place)
+
+    def rows(self, place: tuple[int, int]) -> Iterator[tuple[Table, int, int]]:
+        """Yield columns of text, the number of lines left out, and the digest of their bytes."""
+        none = True
+        for content in self._chunks(*place):
+            none = False
+            yield *parsed(content, self.names, self.format), of_bytes(content)
+        self.file.check()
+        if none:
+            yield *parsed(b"", self.names, self.format), 0
+
+    def _chunks(self, start: int, stop: int) -> Iterator[bytes]:
+        """Yield the lines that begin in a range, without the header; all of a whole file."""
+        with self.file.open() as opened:
+            stream = _content(opened, self)
+            at = max(start - 1, 0)
+            if at:
+                stream.seek(at)
+            at += len(stream.readline())  # the header, or the end of a line that began before
+            while self.whole or at < stop:
+                size = CHUNK if self.whole else min(CHUNK, stop - at)
+                content: bytes = stream.read(-1 if self.format.multiline else size)
+                if not content:
+                    return
+                if not content.endswith(b"\n"):
+                    content += stream.readline()
+                at += len(content)
+                yield content
 
 
 def _content(opened: Any, text: Text) -> Any:

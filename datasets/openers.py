@@ -1,6 +1,6 @@
-"""From a source to its parts: one opener for each format.
+"""From a file to its blocks: one reader for each format.
 
-A part is a row group, a range of bytes, a sheet or some rows: what a worker can read by itself, as
+A block is a row group, a range of bytes, a sheet or some rows: what a worker can read by itself, as
 pandas frames. Opening a source reads its header alone, unless it gives its rows only once.
 """
 
@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from bdpvi.datasets import objects
+from bdpvi.datasets.cells import array_of, spell_array
 from bdpvi.datasets.columns import with_text_names
-from bdpvi.datasets.digests import of_bytes, of_rows
+from bdpvi.datasets.digests import of_rows
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.lines import Text, chunks, names_of, parsed
+from bdpvi.datasets.lines import names_of
 from bdpvi.datasets.objects import cleaned, frame_of, sliced
 from bdpvi.datasets.records import Part
-from bdpvi.datasets.sheets import READERS, Observations, Sheet
-from bdpvi.datasets.stored import NAMES, TEXT, Stored, files_of
+from bdpvi.datasets.stored import KINDS, Reader, Stored, files_of
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Table
@@ -32,191 +33,168 @@ if TYPE_CHECKING:
 BYTES = 1 << 23
 """Size of a CSV file's blocks."""
 MANY = 1 << 16
-"""Rows of a part of a source in memory, or of a statistics file."""
+"""Rows of a block in memory."""
 _INDEX = re.compile(r"__index_level_\d+__")
-
-
-class _Arrow:
-    """A part that is read as tables of pyarrow."""
-
-    header: tuple[str, ...]
-
-    def tables(self) -> Iterator[tuple[Table, int, int]]:
-        """Yield rows, the number of lines left out, and the digest of what was read."""
-        raise NotImplementedError
-
-    def read(self) -> Iterator[pd.DataFrame]:
-        """Yield the rows, at most :data:`.objects.ROWS` at a time."""
-        begin = 0
-        for table, odd, digest in self.tables():
-            for at in range(0, max(len(table), 1), objects.ROWS):
-                made = frame_of(table.slice(at, objects.ROWS).select(self.header))
-                made.index = pd.RangeIndex(begin, begin + len(made))
-                begin += len(made)
-                yield from sliced(made, 0 if at else odd, 0 if at else digest)
+_GROUPS = {"parquet": "num_row_groups", "feather": "num_record_batches", "orc": "nstripes"}
+"""The attribute of pyarrow's readers with the number of row groups, by kind of file."""
+GROUPED = tuple(_GROUPS)
 
 
 @dataclass(frozen=True)
-class Lines(_Arrow):
-    """The lines of a file of text that begin in a range of bytes.
+class Block:
+    """The rows at a place of a file.
 
     Attributes:
-        text: the file.
-        start, stop: the range, whole files with ``start`` 0 and the file's size.
+        reader: of the file.
+        place: where.
         header: the names of all columns, in the order of the table.
     """
 
-    text: Text
-    start: int
-    stop: int
+    reader: Reader
+    place: Any
     header: tuple[str, ...]
 
     @property
     def file(self) -> Stored:
         """The file."""
-        return self.text.file
+        return self.reader.file
+
+    @property
+    def kind(self) -> str:
+        """The file's format."""
+        return self.reader.kind
 
     @property
     def name(self) -> str:
         """The block in words."""
-        return f"{self.file.path}, bytes {self.start} to {self.stop}"
+        return f"{self.file.path}, {self.reader.words(self.place)}"
 
-    def tables(self) -> Iterator[tuple[Table, int, int]]:
-        """Yield columns of text, the number of lines left out, and the digest of their bytes."""
-        none = True
-        for content in chunks(self.text, self.start, self.stop):
-            none = False
-            yield *parsed(content, self.text.names, self.text.format), of_bytes(content)
-        self.file.check()
-        if none:
-            yield *parsed(b"", self.text.names, self.text.format), 0
+    def read(self) -> Iterator[pd.DataFrame]:
+        """Yield the rows, at most :data:`.objects.ROWS` at a time."""
+        begin = 0
+        for rows, odd, digest in self.reader.rows(self.place):
+            for at in range(0, max(len(rows), 1), objects.ROWS):
+                if isinstance(rows, pd.DataFrame):
+                    made = rows.iloc[at : at + objects.ROWS][list(self.header)]
+                else:
+                    made = frame_of(rows.slice(at, objects.ROWS).select(self.header))
+                made.index = pd.RangeIndex(begin, begin + len(made))
+                begin += len(made)
+                yield from sliced(made, 0 if at else odd, 0 if at else digest)
+
+    def tables(self) -> Iterator[tuple[Table, int]]:
+        """Yield the rows as tables of pyarrow, and the number of lines left out."""
+        for rows, odd, _ in self.reader.rows(self.place):
+            yield (spelt(rows) if isinstance(rows, pd.DataFrame) else rows).select(self.header), odd
 
 
-@dataclass(frozen=True)
-class RowGroup(_Arrow):
-    """A row group of a Parquet file, a batch of a Feather file, or a stripe of an ORC file.
+def spelt(frame: pd.DataFrame) -> Table:
+    """Return rows as a table of pyarrow: the text of each cell."""
+    import pyarrow as pa
 
-    Attributes:
-        file: the file.
-        kind: its format.
-        group: number of the row group; None for a file without any, which has no rows.
-        header: the names of all columns, in the order of the table.
-    """
-
-    file: Stored
-    kind: str
-    group: int | None
-    header: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """The block in words."""
-        return f"{self.file.path}, row group {self.group}"
-
-    def tables(self) -> Iterator[tuple[Table, int, int]]:
-        """Yield the rows, in at least one table; the file is watched, so they need no digest."""
-        with self.file.open() as opened:
-            found = Groups.of(opened, self.kind)
-            none = True
-            for table in () if self.group is None else found.tables(self.group):
-                none = False
-                yield table, 0, 0
-            if none:
-                yield found.empty, 0, 0
-        self.file.check()
-
-    def columns(self) -> Columns:
-        """Return names and types of the file's columns."""
-        with self.file.open() as opened:
-            return Groups.of(opened, self.kind).empty.schema
+    texts = [spell_array(array_of(frame.iloc[:, at])) for at in range(frame.shape[1])]
+    return pa.Table.from_arrays(texts, list(frame.columns))
 
 
 @dataclass(frozen=True)
-class Groups:
-    """An opened Parquet, Feather or ORC file.
+class Grouped(Reader):
+    """A Parquet, Feather or ORC file. Its places are its row groups, batches or stripes.
 
     Attributes:
-        kind: its format.
-        file: pyarrow's reader.
-        schema: all that it stores.
-        keep: the places of its columns: those without a name are a data frame's row numbers.
-        ranges: name, start and step of whole numbers that pandas stores as a formula: consecutive
-            ids that were set as an index.
+        groups: the number of places.
+        stored: names and types of all that it stores.
     """
 
-    kind: str
-    file: Any
-    schema: Columns
-    keep: tuple[int, ...]
-    ranges: tuple[tuple[str, int, int], ...]
+    groups: int
+    stored: Columns
 
     @classmethod
-    def of(cls, opened: Any, kind: str) -> Groups:
-        """Return an opened file."""
-        file: Any
-        if kind == "parquet":
-            from pyarrow import parquet
-
-            file = parquet.ParquetFile(opened, pre_buffer=False)
-        elif kind == "feather":
-            from pyarrow import ipc
-
-            file = ipc.open_file(opened)
-        else:
-            from pyarrow import orc
-
-            file = orc.ORCFile(opened)
-        schema = file.schema_arrow if kind == "parquet" else file.schema
-        keep = tuple(at for at, name in enumerate(schema.names) if not _INDEX.fullmatch(name))
-        noted = json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", ())
-        formulas = [one for one in noted if isinstance(one, dict) and one.get("name") is not None]
-        ranges = tuple((str(one["name"]), one["start"], one["step"]) for one in formulas)
-        return cls(kind, file, schema, keep, ranges)
-
-    @property
-    def groups(self) -> int:
-        """The number of row groups."""
-        names = {"parquet": "num_row_groups", "feather": "num_record_batches", "orc": "nstripes"}
-        return int(getattr(self.file, names[self.kind]))
-
-    @property
-    def empty(self) -> Table:
-        """The columns without rows."""
-        return self._whole(self.schema.empty_table(), 0)
-
-    def tables(self, group: int) -> Iterator[Table]:
-        """Yield the rows of a row group."""
-        from pyarrow import Table
-
-        earlier = range(group) if self.ranges else ()
-        at = sum(len(batch) for one in earlier for batch in self._batches(one))
-        for batch in self._batches(group):
-            batch.validate(full=True)  # texts are UTF-8
-            yield self._whole(Table.from_batches([batch]), at)
-            at += len(batch)
-
-    def _batches(self, group: int) -> Iterator[RecordBatch]:
-        if self.kind == "parquet":
-            yield from self.file.iter_batches(objects.ROWS, row_groups=[group], use_threads=False)
-        else:
-            yield (self.file.get_batch if self.kind == "feather" else self.file.read_stripe)(group)
+    def of(cls, file: Stored, kind: str, format: FileFormat) -> Grouped:
+        """Open a file; no row is read."""
+        with file.open() as opened:
+            found = _grouped(opened, kind)
+            stored = found.schema_arrow if kind == "parquet" else found.schema
+            made = cls(file, kind, (), int(getattr(found, _GROUPS[kind])), stored)
+        names = [stored.names[at] for at in made._kept]
+        shown = names_of([*names, *(name for name, _, _ in made._ranges)])
+        return replace(made, names=tuple(shown))
 
     @cached_property
-    def _names(self) -> list[str]:
-        """The printable names of its columns."""
-        names = [self.schema.names[at] for at in self.keep]
-        return names_of([*names, *(name for name, _, _ in self.ranges)])
+    def _kept(self) -> list[int]:
+        """The places of its columns: those without a name are a data frame's row numbers."""
+        return [at for at, name in enumerate(self.stored.names) if not _INDEX.fullmatch(name)]
+
+    @cached_property
+    def _ranges(self) -> list[tuple[str, int, int]]:
+        """Name, start and step of whole numbers that pandas stores as a formula: consecutive ids
+        that were set as an index."""
+        noted = json.loads((self.stored.metadata or {}).get(b"pandas", b"{}"))
+        formulas = [one for one in noted.get("index_columns", ()) if isinstance(one, dict)]
+        named = [one for one in formulas if one.get("name") is not None]
+        return [(str(one["name"]), one["start"], one["step"]) for one in named]
+
+    @property
+    def columns(self) -> Columns:
+        """Names and types of its columns."""
+        return self._whole(self.stored.empty_table(), 0).schema
+
+    def places(self, size: int) -> Sequence[int | None]:
+        """Return the numbers of row groups; None for a file without any."""
+        return range(self.groups) or [None]
+
+    def words(self, place: int | None) -> str:
+        """Return a place in words."""
+        return f"row group {place}"
+
+    def rows(self, place: int | None) -> Iterator[tuple[Table, int, int]]:
+        """Yield the rows; the file is watched, so they need no digest."""
+        from pyarrow import Table
+
+        none = True
+        with self.file.open() as opened:
+            found = _grouped(opened, self.kind)
+            earlier = range(place or 0) if self._ranges else ()
+            at = sum(len(batch) for one in earlier for batch in self._batches(found, one))
+            for batch in () if place is None else self._batches(found, place):
+                none = False
+                batch.validate(full=True)  # texts are UTF-8
+                yield self._whole(Table.from_batches([batch]), at), 0, 0
+                at += len(batch)
+        if none:
+            yield self._whole(self.stored.empty_table(), 0), 0, 0
+        self.file.check()
+
+    def _batches(self, found: Any, group: int) -> Iterator[RecordBatch]:
+        if self.kind == "parquet":
+            yield from found.iter_batches(objects.ROWS, row_groups=[group], use_threads=False)
+        else:
+            yield (found.get_batch if self.kind == "feather" else found.read_stripe)(group)
 
     def _whole(self, table: Table, at: int) -> Table:
         """Return rows from number ``at`` on with all columns, by their printable names."""
         import pyarrow as pa
 
-        made = cleaned(table.select(self.keep))
-        for name, start, step in self.ranges:
+        made = cleaned(table.select(self._kept))
+        for name, start, step in self._ranges:
             numbers = range(start + step * at, start + step * (at + len(table)), step)
             made = made.append_column(name, pa.array(numbers, pa.int64()))
-        noted = None if self.ranges else self.schema.metadata  # ranges are of other rows
-        return made.rename_columns(self._names).replace_schema_metadata(noted)
+        noted = None if self._ranges else self.stored.metadata  # ranges are of other rows
+        return made.rename_columns(self.names).replace_schema_metadata(noted)
+
+
+def _grouped(opened: Any, kind: str) -> Any:
+    """Return pyarrow's reader of an opened file."""
+    if kind == "parquet":
+        from pyarrow import parquet
+
+        return parquet.ParquetFile(opened, pre_buffer=False)
+    if kind == "feather":
+        from pyarrow import ipc
+
+        return ipc.open_file(opened)
+    from pyarrow import orc
+
+    return orc.ORCFile(opened)
 
 
 @dataclass(frozen=True)
@@ -244,83 +222,45 @@ class Partition:
         made = with_text_names(made)
         yield from sliced(made, digest=of_rows(made))
 
+    def tables(self) -> Iterator[tuple[Table, int]]:
+        """Do :meth:`Block.tables`."""
+        yield from ((spelt(rows), 0) for rows in self.read())
 
-Opened = tuple[list[str], Callable[[tuple[str, ...]], list[Any]]]
 
-
-def opened(file: Stored, kind: str, format: FileFormat, size: int = BYTES) -> Opened:
-    """Return the names of a file's columns, and what makes its parts with a table's header.
+def opened(file: Stored, kind: str, format: FileFormat) -> Reader:
+    """Return the reader of a file.
 
     Raises:
         ValueError: naming the file: it cannot be read, or needs a package.
         OSError: if it cannot be opened.
     """
     try:
-        return _OPENERS[kind](file, kind, format, size)
+        module, name = KINDS[kind].reader.split(".")
+        reader: type[Reader] = getattr(import_module(f"bdpvi.datasets.{module}"), name)
+        return reader.of(file, kind, format)
     except Exception as error:  # a damaged file can raise anything
         if str(error).startswith(file.path) or (kind == "text" and isinstance(error, OSError)):
             raise
-        raise ValueError(f"{file.path} is not a readable {NAMES[kind]}: {error}") from error
+        raise ValueError(f"{file.path} is not a readable {KINDS[kind].words}: {error}") from error
 
 
-def _text(file: Stored, kind: str, format: FileFormat, size: int) -> Opened:
-    text = Text.of(file, kind, format)
-    step = max(file.size, 1) if text.whole else size
-    cuts = range(0, max(file.size, 1), step)
-
-    def parts(header: tuple[str, ...]) -> list[Any]:
-        return [Lines(text, at, min(at + step, file.size), header) for at in cuts]
-
-    return list(text.names), parts
-
-
-def _groups(file: Stored, kind: str, format: FileFormat, size: int) -> Opened:
-    with file.open() as found:
-        groups = Groups.of(found, kind)
-        names, numbers = groups.empty.column_names, range(groups.groups)
-    return names, lambda header: [RowGroup(file, kind, at, header) for at in numbers or [None]]
-
-
-def _sheet(file: Stored, kind: str, format: FileFormat, size: int) -> Opened:
-    names = Sheet(file, format.sheet, ()).cells(most=1)[0]
-    return names, lambda header: [Sheet(file, format.sheet, header)]
-
-
-def _statistics(file: Stored, kind: str, format: FileFormat, size: int) -> Opened:
-    frame, said = Observations(file, kind, 0, 0, ()).found(metadataonly=True)
-    cuts = range(0, max(said.number_rows or 1, 1), MANY)
-    rows = MANY if len(cuts) > 1 else 0
-    return list(frame.columns), lambda header: [
-        Observations(file, kind, at, rows, header) for at in cuts
-    ]
-
-
-_OPENERS: dict[str, Callable[[Stored, str, FileFormat, int], Opened]] = {
-    **dict.fromkeys(TEXT, _text),
-    **dict.fromkeys(("parquet", "feather", "orc"), _groups),
-    "excel": _sheet,
-    **dict.fromkeys(READERS, _statistics),
-}
-
-
-def of_files(path: str, format: FileFormat, size: int) -> tuple[list[str], list[Part]]:
-    """Return the header and the parts of a file, or of a folder or glob of files of one kind."""
+def of_files(path: str, format: FileFormat, size: int) -> tuple[tuple[str, ...], list[Part]]:
+    """Return the header and the blocks of a file, or of a folder or glob of files of one kind."""
     files = [_stored(name) for name in files_of(path)]
-    kinds = sorted({NAMES[kind].split()[0] for _, kind in files}, reverse=True)
+    kinds = sorted({KINDS[kind].words.split()[0] for _, kind in files}, reverse=True)
     if len(kinds) > 1:
         raise ValueError(
             f"{path!r} has both {' and '.join(kinds)} files; name one kind, such as *.csv"
         )
-    header: list[str] = []
+    header: tuple[str, ...] = ()
     parts: list[Part] = []
     for file, kind in files:
-        names, make = opened(file, kind, format, size)
-        header = header or names
-        _same(names, header, file.path, files[0][0].path)
-        some = make(tuple(header))
-        many = len(files) > 1 and isinstance(some[0], RowGroup) and some[0].group is None
-        parts += [] if many else some
-    return header, parts or make(tuple(header))
+        reader = opened(file, kind, format)
+        header = header or reader.names
+        _same(reader.names, header, file.path, files[0][0].path)
+        parts += [Block(reader, place, header) for place in reader.places(size)]
+    filled = [part for part in parts if getattr(part, "place", None) is not None]
+    return header, filled or parts[-1:]
 
 
 def _stored(name: str) -> tuple[Stored, str]:

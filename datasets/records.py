@@ -181,26 +181,20 @@ class Spread(Generic[T]):
 
     def first(self) -> T:
         """Return the records of the first block that are read first."""
-        found = next(iter(self.parts[0].read()))
-        for f, public in self.steps:
-            found = f(found, *public)
-        return found  # type: ignore[no-any-return]
+        return _stepped(next(iter(self.parts[0].read())), self.steps)  # type: ignore[no-any-return]
 
     def rows(self) -> Iterator[T]:
         """Do :meth:`Held.rows`, in this process, and check what was read as sums do."""
         from bdpvi.datasets import digests  # late: settings add nothing up
 
         for block in self.parts:
-            digest, parts = 0, iter(block.read())
-            while True:
-                try:
-                    if (part := next(parts, None)) is None:
-                        break
+            digest = 0
+            try:
+                for part in block.read():
                     digest += digests.of(part)
-                    made = _stepped(part, self.steps)
-                except Exception as error:
-                    _failed(block, error)
-                yield made
+                    yield _stepped(part, self.steps)
+            except Exception as error:
+                _failed(block, error)
             self._same(block, None, digest)
 
     def thinned(self, step: int) -> Spread[T]:

@@ -7,8 +7,7 @@ numbers near the middle (:class:`bdpvi.datasets.exact.Tally`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from bdpvi.datasets import exact
 from bdpvi.datasets.cells import Cells, Columns
 from bdpvi.datasets.columns import Column, Numeric
-from bdpvi.datasets.records import Held, Records
+from bdpvi.datasets.records import Records
 from bdpvi.noise.keys import Key
 
 MAD = 1.4826
@@ -42,15 +41,14 @@ def scales(
         key: see :func:`estimate`.
     """
     rough: dict[str, tuple[float, float]] = {}
-    medians = _medians(table, {name: From(name) for name in names}, each, key, "centre")
-    away = {name: From(name, centre) for name, centre in medians.items()}
-    for name, scale in _medians(table, away, each, key, "scale").items():
+    medians = _medians(table, dict.fromkeys(names), each, key, "centre")
+    for name, scale in _medians(table, medians, each, key, "scale").items():
         rough[name] = (medians[name], MAD * scale)
     flat = [name for name, (_, scale) in rough.items() if not scale]
     if flat:
         paid = each * math.sqrt(reserve / len(flat))
-        some = {name: replace(away[name], nonzero=True) for name in flat}
-        for name, scale in _medians(table, some, paid, key, "flat").items():
+        some = {name: medians[name] for name in flat}
+        for name, scale in _medians(table, some, paid, key, "flat", True).items():
             rough[name] = (rough[name][0], scale or 1.0)
     made: dict[str, Column] = {}
     sums = table.sum(_part_sums, rough) if rough else {}
@@ -64,57 +62,54 @@ def scales(
     return made
 
 
-@dataclass(frozen=True)
-class From:
-    """The numbers of a column, or their distances from a centre.
-
-    Attributes:
-        name: the column.
-        centre: the centre.
-        nonzero: whether numbers at the centre are left out.
-    """
-
-    name: str
-    centre: float | None = None
-    nonzero: bool = False
-
-    def ranks(self, table: Columns) -> NDArray[np.int64]:
-        """Return the ranks of the numbers, in any order."""
-        values = _numbers(table[self.name])
-        if self.centre is not None:
-            values = np.abs(values - self.centre)
-        return exact.keys(values[values != 0] if self.nonzero else values)
+Centres = Mapping[str, float | None]
+"""By column the centre from which its numbers' distances are taken; None for the numbers."""
 
 
 def _medians(
-    table: Records[Columns], asked: Mapping[str, From], distance: float, key: Key, step: str
+    table: Records[Columns],
+    centres: Centres,
+    distance: float,
+    key: Key,
+    step: str,
+    nonzero: bool = False,
 ) -> dict[str, float]:
-    """Return a private median of each column, for the cost μ each."""
-    if isinstance(table, Held):  # column by column: of each the ranks of all numbers are in memory
-        tallies = (table.sum(_tallies, {name: one}, {})[name] for name, one in asked.items())
+    """Return a private median of each column, for the cost μ each; ``nonzero``: without zeros."""
+    tallies: Iterable[dict[str, exact.Tally]]
+    if table.in_memory:  # column by column: of each the ranks of all numbers are in memory
+        each = ({name: centre} for name, centre in centres.items())
+        tallies = (table.sum(_tallies, one, nonzero, {}) for one in each)
     else:
-        rough = table.sum(_coarse, dict(asked)) if asked else {}
+        rough = table.sum(_tallies, centres, nonzero, None) if centres else {}
         windows = {name: one.window(distance) for name, one in rough.items()}
-        found = table.sum(_tallies, dict(asked), windows) if asked else {}
-        tallies = (found[name] for name in asked)
+        tallies = [table.sum(_tallies, centres, nonzero, windows)] if centres else []
     return {
         name: exact.median_of(
-            one, distance, key.child(step, name), positive=asked[name].centre is not None
+            one, distance, key.child(step, name), positive=centres[name] is not None
         )
-        for name, one in zip(asked, tallies, strict=True)
+        for some in tallies
+        for name, one in some.items()
     }
-
-
-def _coarse(table: Columns, asked: Mapping[str, From]) -> dict[str, exact.Tally]:
-    return {name: exact.Tally.of(exact.coarse(one.ranks(table))) for name, one in asked.items()}
 
 
 def _tallies(
-    table: Columns, asked: Mapping[str, From], windows: Mapping[str, tuple[int, int]]
+    table: Columns,
+    centres: Centres,
+    nonzero: bool,
+    windows: Mapping[str, tuple[int, int]] | None,
 ) -> dict[str, exact.Tally]:
-    return {
-        name: exact.Tally.of(one.ranks(table), windows.get(name)) for name, one in asked.items()
-    }
+    """Return the tally of each column's ranks in its window; without windows of coarse ranks."""
+    found = {}
+    for name, centre in centres.items():
+        values = _numbers(table[name])
+        if centre is not None:
+            values = np.abs(values - centre)
+        ranks = exact.keys(values[values != 0] if nonzero else values)
+        if windows is None:
+            found[name] = exact.Tally.of(exact.coarse(ranks))
+        else:
+            found[name] = exact.Tally.of(ranks, windows.get(name))
+    return found
 
 
 def _part_sums(

@@ -3,53 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
 import pandas as pd
 
 from bdpvi._ground.outputs import several
+from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.lines import names_of
-from bdpvi.datasets.objects import sliced
-from bdpvi.datasets.stored import NAMES, Stored
+from bdpvi.datasets.stored import KINDS, Reader, Stored
 
-READERS = {
-    "sav": "read_sav",
-    "por": "read_por",
-    "dta": "read_dta",
-    "sas7bdat": "read_sas7bdat",
-    "xpt": "read_xport",
-}
-"""Readers of statistics files, by kind."""
+MANY = 1 << 16
+"""Rows of a block of a statistics file."""
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Sheet(Reader):
     """A sheet of a workbook; a row without any cell is none.
 
     Attributes:
-        file: the workbook.
-        sheet: its name; "" for the only one.
-        header: the names of all columns, in the order of the table.
+        sheet: the sheet's name; "" for the only one.
     """
 
-    file: Stored
     sheet: str
-    header: tuple[str, ...]
-    kind = "excel"
 
-    @property
-    def name(self) -> str:
-        """The block in words."""
-        return f"{self.file.path}, a sheet"
+    @classmethod
+    def of(cls, file: Stored, kind: str, format: FileFormat) -> Sheet:
+        """Open a workbook; only the header is read."""
+        made = cls(file, kind, (), format.sheet)
+        return replace(made, names=tuple(made._cells(most=1)[0]))
 
-    def cells(self, most: int | None = None) -> tuple[list[str], list[list[Any]]]:
-        """Return the names of the columns, and the rows; an empty cell is None.
+    def places(self, size: int) -> list[str]:
+        """Return one place, the sheet."""
+        return [self.sheet]
 
-        Args:
-            most: the number of lines that are read, with that of the names.
-        """
+    def words(self, place: str) -> str:
+        """Return a place in words."""
+        return "a sheet"
+
+    def rows(self, place: str) -> Iterator[tuple[pd.DataFrame, int, int]]:
+        """Yield the rows; an empty cell is None."""
+        names, rows = self._cells()
+        yield pd.DataFrame(rows, columns=names, dtype=object), 0, 0
+
+    def _cells(self, most: int | None = None) -> tuple[list[str], list[list[Any]]]:
+        """Return the names of the columns, and the rows of at most so many lines."""
         reader = _needed("python_calamine", self.file.path, "excel")
         with self.file.open() as opened:
             book = reader.CalamineWorkbook.from_filelike(opened)
@@ -73,11 +72,6 @@ class Sheet:
             f"choose one (bdpvi table FILE --sheet {names[0]!r})"
         )
 
-    def read(self) -> Iterator[pd.DataFrame]:
-        """Yield the rows, at most :data:`ROWS` at a time."""
-        names, rows = self.cells()
-        yield from sliced(pd.DataFrame(rows, columns=names, dtype=object)[list(self.header)])
-
 
 def _title(cell: object) -> str:
     """Return the name in a cell of a header."""
@@ -87,45 +81,48 @@ def _title(cell: object) -> str:
 
 
 @dataclass(frozen=True)
-class Observations:
-    """Some rows of an SPSS, SAS or Stata file: of a value with a label, the label.
+class Observations(Reader):
+    """An SPSS, SAS or Stata file: of a value with a label, the label. Its places are rows.
 
     Attributes:
-        file: the file.
-        kind: its format.
-        start: number of the first row.
-        rows: how many; 0 for all others.
-        header: the names of all columns, in the order of the table.
+        number: how many rows it has, as it says.
     """
 
-    file: Stored
-    kind: str
-    start: int
-    rows: int
-    header: tuple[str, ...]
+    number: int
 
-    @property
-    def name(self) -> str:
-        """The block in words."""
-        return f"{self.file.path}, rows from {self.start} on"
+    @classmethod
+    def of(cls, file: Stored, kind: str, format: FileFormat) -> Observations:
+        """Open a file; no row is read."""
+        frame, about = _observed(file, kind, metadataonly=True)
+        return cls(file, kind, tuple(frame.columns), about.number_rows or 1)
 
-    def found(self, **given: Any) -> tuple[pd.DataFrame, Any]:
-        """Return the rows and what the file says of them."""
-        reader = _needed("pyreadstat", self.file.path, "stats")
-        if "://" in self.file.path:
-            raise ValueError("it is read from a local file only; copy it")
-        self.file.check()
-        read = getattr(reader, READERS[self.kind])
-        frame, said = read(self.file.path, **given)
-        self.file.check()
-        return frame.set_axis(names_of(frame.columns), axis=1), said
+    def places(self, size: int) -> list[tuple[int, int]]:
+        """Return first rows and how many, 0 for all."""
+        cuts = range(0, self.number, MANY)
+        return [(at, MANY if len(cuts) > 1 else 0) for at in cuts]
 
-    def read(self) -> Iterator[pd.DataFrame]:
-        """Yield the rows, at most :data:`ROWS` at a time."""
-        given: dict[str, Any] = {"row_offset": self.start, "row_limit": self.rows}
+    def words(self, place: tuple[int, int]) -> str:
+        """Return a place in words."""
+        return f"rows from {place[0]} on"
+
+    def rows(self, place: tuple[int, int]) -> Iterator[tuple[pd.DataFrame, int, int]]:
+        """Yield the rows."""
+        given: dict[str, Any] = {"row_offset": place[0], "row_limit": place[1]}
         if self.kind in ("sav", "por", "dta"):  # SAS keeps its labels in another file
             given |= {"apply_value_formats": True, "formats_as_category": False}
-        yield from sliced(self.found(**given)[0][list(self.header)])
+        yield _observed(self.file, self.kind, **given)[0], 0, 0
+
+
+def _observed(file: Stored, kind: str, **given: Any) -> tuple[pd.DataFrame, Any]:
+    """Return rows of a statistics file, and what it says of them."""
+    reader = _needed("pyreadstat", file.path, "stats")
+    if "://" in file.path:
+        raise ValueError("it is read from a local file only; copy it")
+    file.check()
+    read = getattr(reader, "read_xport" if kind == "xpt" else f"read_{kind}")
+    frame, about = read(file.path, **given)
+    file.check()
+    return frame.set_axis(names_of(frame.columns), axis=1), about
 
 
 def labels_of(path: str) -> dict[str, tuple[Mapping[str, str], tuple[str, ...]]]:
@@ -135,17 +132,17 @@ def labels_of(path: str) -> dict[str, tuple[Mapping[str, str], tuple[str, ...]]]
         By column the label of each code, and the codes or labels that stand for no value.
     """
     file = Stored.of(path)
-    if "://" in path or (kind := file.kind()) not in READERS:
+    if "://" in path or KINDS[kind := file.kind()].reader != "sheets.Observations":
         return {}
-    frame, said = Observations(file, kind, 0, 0, ()).found(metadataonly=True)
-    names = dict(zip(said.column_names, frame.columns, strict=True))
+    frame, about = _observed(file, kind, metadataonly=True)
+    names = dict(zip(about.column_names, frame.columns, strict=True))
     found: dict[str, tuple[Mapping[str, str], tuple[str, ...]]] = {}
-    for name, labels in said.variable_value_labels.items():
+    for name, labels in about.variable_value_labels.items():
         texts: Mapping[str, str] = {
             _title(code): str(label).strip() for code, label in labels.items()
         }
         found[names[name]] = texts, ()
-    for name, ranges in (getattr(said, "missing_ranges", None) or {}).items():
+    for name, ranges in (getattr(about, "missing_ranges", None) or {}).items():
         texts = found.get(names[name], ({}, ()))[0]
         single = [_title(one["lo"]) for one in ranges if one["lo"] == one["hi"]]
         found[names[name]] = texts, tuple(single)
@@ -161,5 +158,5 @@ def _needed(module: str, path: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        what = NAMES[Stored.of(path).kind()]
+        what = KINDS[Stored.of(path).kind()].words
         raise ValueError(f"{path}: {what}: pip install 'bdpvi[{extra}]'") from error

@@ -8,43 +8,55 @@ import gzip
 import io
 import os
 import zipfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-PACKED = ("gzip", "bz2", "zstd", "zip")
-TEXT = ("text", *PACKED)
-NAMES = {
-    **dict.fromkeys(TEXT, "CSV file"),
-    "parquet": "Parquet file",
-    "feather": "Feather file",
-    "orc": "ORC file",
-    "excel": "Excel workbook",
-    "sav": "SPSS file",
-    "por": "SPSS file",
-    "dta": "Stata file",
-    "sas7bdat": "SAS file",
-    "xpt": "SAS file",
+if TYPE_CHECKING:
+    from bdpvi.datasets.formats import FileFormat
+
+EXCEL = (".excel", ".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+
+
+class Format(NamedTuple):
+    """A format of files.
+
+    Attributes:
+        words: what a file of it is.
+        reader: the class that reads it, with its module.
+        suffixes: of names, for what no first bytes tell, and for damaged files.
+        signs: first bytes.
+    """
+
+    words: str
+    reader: str
+    suffixes: tuple[str, ...]
+    signs: tuple[bytes, ...] = ()
+
+
+KINDS = {
+    "text": Format("CSV file", "lines.Text", (".text", ".csv", ".tsv")),
+    "gzip": Format("CSV file", "lines.Text", (".gzip",), (b"\x1f\x8b",)),
+    "bz2": Format("CSV file", "lines.Text", (".bz2",), (b"BZh",)),
+    "zstd": Format("CSV file", "lines.Text", (".zstd",), (b"\x28\xb5\x2f\xfd",)),
+    "zip": Format("CSV file", "lines.Text", (".zip",)),
+    "parquet": Format("Parquet file", "openers.Grouped", (".parquet", ".pq")),
+    "feather": Format("Feather file", "openers.Grouped", (".feather", ".arrow"), (b"ARROW1\0\0",)),
+    "orc": Format("ORC file", "openers.Grouped", (".orc",)),
+    "excel": Format("Excel workbook", "sheets.Sheet", EXCEL, (b"\xd0\xcf\x11\xe0",)),
+    "sav": Format(
+        "SPSS file", "sheets.Observations", (".sav", ".zsav"), (b"$FL2@(#)", b"$FL3@(#)")
+    ),
+    "por": Format("SPSS file", "sheets.Observations", (".por",)),
+    "dta": Format("Stata file", "sheets.Observations", (".dta",), (b"<stata_dta>",)),
+    "sas7bdat": Format("SAS file", "sheets.Observations", (".sas7bdat",)),
+    "xpt": Format("SAS file", "sheets.Observations", (".xpt",), (b"HEADER RECORD***",)),
 }
-"""What a file is, by its kind."""
-_BY_NAME = {
-    **{f".{kind}": kind for kind in NAMES},
-    **{".pq": "parquet", ".arrow": "feather", ".zsav": "sav"},
-    **dict.fromkeys((".xlsx", ".xlsm", ".xlsb", ".xls", ".ods"), "excel"),
-}
-"""Kinds by suffix, for what no first bytes tell, and for damaged files."""
-_SIGNS = {
-    b"ARROW1\0\0": "feather",
-    b"\x1f\x8b": "gzip",
-    b"BZh": "bz2",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xd0\xcf\x11\xe0": "excel",
-    b"$FL2@(#)": "sav",
-    b"$FL3@(#)": "sav",
-    b"<stata_dta>": "dta",
-    b"HEADER RECORD***": "xpt",
-}
-"""Kinds by first bytes."""
+"""All formats. A new one is a line here, and a :class:`Reader`."""
+TEXT = tuple(kind for kind, one in KINDS.items() if one.reader == "lines.Text")
+"""Text, and compressed text."""
+_SUFFIXES = {suffix: kind for kind, one in KINDS.items() for suffix in one.suffixes}
 _BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")
 _OTHERS = {
     b"%PDF": "a PDF document",
@@ -57,7 +69,6 @@ _OTHERS = {
     b"\xff\xd8\xff": "an image",
 }
 """What is refused, by first bytes."""
-_TABLES = (*_BY_NAME, ".csv", ".tsv")
 _UNPACKED = (".gz", ".bz2", ".zst")
 _HEAD = 16
 
@@ -124,16 +135,46 @@ class Stored:
             return "parquet"
         if head.startswith(b"ORC") and tail.startswith(b"ORC"):
             return "orc"
-        found = next((kind for sign, kind in _SIGNS.items() if head.startswith(sign)), "")
+        found = next((kind for kind, one in KINDS.items() if head.startswith(one.signs)), "")
         if found == "bz2" and not head[4:].startswith(_BZIP2):
             found = ""
-        return found or self.by_name
+        by_name = _SUFFIXES.get(Path(self.path).suffix.lower(), "text")
+        return found or ("text" if by_name in TEXT else by_name)
 
-    @property
-    def by_name(self) -> str:
-        """What the file is by its name."""
-        found = _BY_NAME.get(Path(self.path).suffix.lower(), "text")
-        return "text" if found in PACKED else found
+
+@dataclass(frozen=True)
+class Reader:
+    """A file of some format, of which each place is read by itself.
+
+    Attributes:
+        file: the file.
+        kind: its format.
+        names: the names of its columns.
+    """
+
+    file: Stored
+    kind: str
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, file: Stored, kind: str, format: FileFormat) -> Reader:
+        """Open a file; only its header is read."""
+        raise NotImplementedError
+
+    def places(self, size: int) -> Sequence[Any]:
+        """Return at least one place, None where no row is. Text is cut into so many bytes."""
+        raise NotImplementedError
+
+    def words(self, place: Any) -> str:
+        """Return a place in words."""
+        raise NotImplementedError
+
+    def rows(self, place: Any) -> Iterator[tuple[Any, int, int]]:
+        """Yield rows, the number of lines left out, and a digest, 0 if the file is watched.
+
+        Rows are tables of pyarrow or pandas frames, at least one of them.
+        """
+        raise NotImplementedError
 
 
 def unpacked(opened: Any, kind: str) -> Any:
@@ -202,7 +243,7 @@ def files_of(path: str) -> list[str]:
 
 def _is_table(path: Path) -> bool:
     name = path.with_suffix("") if path.suffix.lower() in _UNPACKED else path
-    return name.suffix.lower() in _TABLES and not path.name.startswith((".", "_"))
+    return name.suffix.lower() in _SUFFIXES and not path.name.startswith((".", "_"))
 
 
 def _store(path: str) -> tuple[Any, str]:

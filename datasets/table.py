@@ -26,10 +26,10 @@ from bdpvi.datasets.lines import guessed, separator_of
 from bdpvi.datasets.objects import LEFT_OUT as LEFT_OUT
 from bdpvi.datasets.objects import frame_of, in_memory
 from bdpvi.datasets.openers import BYTES as BYTES
-from bdpvi.datasets.openers import MANY, Lines, Partition, RowGroup, of_files
+from bdpvi.datasets.openers import GROUPED, MANY, Partition, of_files
 from bdpvi.datasets.records import Part, Spread
 from bdpvi.datasets.schema import Schema
-from bdpvi.datasets.stored import NAMES, Stored
+from bdpvi.datasets.stored import KINDS, TEXT, Stored
 
 if TYPE_CHECKING:  # torch takes long to load
     from torch import Tensor
@@ -40,26 +40,6 @@ ODD = "too few or too many values, or a quote that is not closed"
 """Why a line is left out."""
 MOST = 200_000
 """Most rows that are looked at in memory."""
-
-
-@dataclass(frozen=True)
-class Range:
-    """Some bytes of a file."""
-
-    file: Stored
-    start: int
-    stop: int
-
-    @property
-    def name(self) -> str:
-        """The range in words."""
-        return f"{self.file.path}, bytes {self.start} to {self.stop}"
-
-    def read(self) -> Iterator[bytes]:
-        """Yield the bytes."""
-        with self.file.open() as opened:
-            opened.seek(self.start)
-            yield opened.read(self.stop - self.start)
 
 
 @dataclass(frozen=True)
@@ -123,7 +103,7 @@ class Table:
             path, file = os.fspath(table), file or FileFormat()
             separator_of(file.separator)  # refused before a file is opened
             header, parts = of_files(path, file, size)
-            return cls(path, tuple(header), tuple(parts), file, schema)
+            return cls(path, header, tuple(parts), file, schema)
         from bdpvi.datasets.items import Items, by_index
 
         rows: Any
@@ -153,18 +133,14 @@ class Table:
         """
         return Spread(self.parts, executor=executor, seen=self.seen, **shown)
 
-    def fingerprint(self, executor: Executor | None = None) -> str:
+    def fingerprint(self) -> str:
         """Return a SHA-256 digest of the table, by one pass. Not for publication."""
         digest = hashlib.sha256(repr(self.header).encode())
         files = dict.fromkeys(part.file for part in self.parts if hasattr(part, "file"))
-        ranges = [
-            Range(one, start, min(start + BYTES, one.size))
-            for one in files
-            for start in range(0, one.size, BYTES)
-        ]
-        rows = self.records(executor)
-        for one in (Spread(ranges, executor=executor) if ranges else rows).each(_digest):
-            digest.update(one.encode())
+        for content in _contents([*files]) if files else self.records().rows():
+            if not isinstance(content, bytes):
+                content = content.to_csv().encode("utf-8", "replace")
+            digest.update(hashlib.sha256(content).hexdigest().encode())
         return digest.hexdigest()
 
     def first(self, most: int | None = None) -> tuple[pd.DataFrame, bool, int]:
@@ -221,7 +197,7 @@ class Table:
         try:
             frame, odd = _whole(self.parts, text, self.file, named)
         except Exception as error:  # a damaged file can raise anything
-            what = NAMES[getattr(self.parts[0], "kind", "text")]
+            what = KINDS[getattr(self.parts[0], "kind", "text")].words
             raise ValueError(f"{self.path} is not a readable {what}: {error}") from error
         if len(frame) < least:
             raise ValueError(f"{self.path or 'table'} has a header but no rows")
@@ -306,10 +282,15 @@ def in_blocks(table: object) -> bool:
     return isinstance(table, Table) or is_dask(table) or by_index(table)
 
 
-def _digest(part: Any) -> str:
-    """Return the digest of bytes, or of rows."""
-    content = part if isinstance(part, bytes) else part.to_csv().encode("utf-8", "replace")
-    return hashlib.sha256(content).hexdigest()
+def _contents(files: Sequence[Stored]) -> Iterator[bytes]:
+    """Yield the bytes of files, a few at a time."""
+    for file in files:
+        try:
+            with file.open() as opened:
+                while content := opened.read(BYTES):
+                    yield content
+        except Exception as error:
+            raise ValueError(f"{file.path}: {error}") from error
 
 
 def _whole(
@@ -318,13 +299,13 @@ def _whole(
     """Return all rows, and the number of lines left out."""
     import pyarrow as pa
 
-    if not isinstance(parts[0], Lines | RowGroup):
+    kind = getattr(parts[0], "kind", "")
+    if kind not in (*TEXT, *GROUPED):
         frame = pd.concat([one for part in parts for one in part.read()], ignore_index=True)
         return (frame if text else frame.infer_objects()), 0
-    found = [one for part in parts for one in part.tables()]
-    table = pa.concat_tables([one.select(parts[0].header) for one, _, _ in found])
-    odd = sum(count for _, count, _ in found)
-    if text or isinstance(parts[0], RowGroup):
+    tables = [one for part in parts for one in part.tables()]
+    table, odd = pa.concat_tables([rows for rows, _ in tables]), sum(odd for _, odd in tables)
+    if text or kind in GROUPED:
         return frame_of(table), odd
     frame = guessed(table, file)
     return frame.assign(**frame_of(table.select(written))), odd

@@ -275,7 +275,7 @@ def _by_constants(
     cells = read_cells(frame[target], of_target)
     positive = read_cell(chosen.positive, of_target)[1]
     names = np.array([*(name == positive for name in cells.names), False], dtype=np.float64)
-    x, good, counts = encoding.kept(frame)
+    x, good, counts = encoding.row_by_row(frame)
     good &= ~cells.blank
     if chosen.missing == "drop":
         there = [c for c in encoding.columns if c.name in frame]

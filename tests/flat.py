@@ -6,9 +6,12 @@ from dataclasses import fields
 from typing import Any
 
 import bdpvi
-from bdpvi import Release
+from bdpvi import Ledger, Release
 from bdpvi._ground.types import Unit
 from bdpvi.datasets.formats import FileFormat
+from bdpvi.noise.keys import Key
+from bdpvi.releases.transaction import Transaction
+from bdpvi.synthesis.synthetic import Synthetic
 from bdpvi.tables import Machine, Public, Request
 from bdpvi.tables import look as look_at
 from bdpvi.tables.looks import TableLook
@@ -77,3 +80,21 @@ def look(table: Any, **words: Any) -> TableLook:
     """Do :func:`bdpvi.tables.look`."""
     file = _taken(words, FileFormat)
     return look_at(table, **given(words), file=FileFormat(**file) if file else None)
+
+
+def synthesize(table: Any, *more: Any, **words: Any) -> Synthetic:
+    """Do :func:`bdpvi.synthesize`; a seed makes an experiment."""
+    table = _read(table, words)
+    if "file" in words:
+        table = bdpvi.Table.of(table, file=words.pop("file"))
+    if machine := _taken(words, Machine):
+        words["machine"] = Machine(**machine)
+    one, others = (words.pop(name, False) for name in ("one_row_per_person", "other_people"))
+    if one or others:
+        words["unit"] = Unit(other_people=others)
+    if "work" in words:
+        words["ledger"] = words.pop("work")
+    if (seed := words.pop("seed", None)) is not None:
+        ledger = words.pop("ledger", None) or Ledger()
+        words["ledger"] = Transaction(ledger, Key.of_seed(seed), alone=True, what="synthesize")
+    return bdpvi.synthesize(table, *more, **words)

@@ -182,24 +182,6 @@ def read_tensors(argument: str, path: Path) -> tuple[Tensors, dict[str, str]]:
     return tensors, about
 
 
-def alike(
-    argument: str, path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]
-) -> None:
-    """Raise ValueError unless the tensors have the names, types and shapes of ``like``."""
-    if tensors.keys() != like.keys():
-        error = f"it has {sorted(tensors)}, not {sorted(like)}"
-        raise _unreadable(argument, path, error)
-    for name, wanted in like.items():
-        found = tensors[name]
-        if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
-            raise _unreadable(
-                argument,
-                path,
-                f"{name} has {found.dtype} of shape {tuple(found.shape)}, not {wanted.dtype} of "
-                f"shape {tuple(wanted.shape)}",
-            )
-
-
 def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state with its digest, which detects changes.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import Enum
 
@@ -88,6 +89,25 @@ other_people=False))
         validate.positive_int("rows_per_unit", self.rows)
         if self.rows != 1 and not self.column:
             raise ValueError(f"rows_per_unit={self.rows} needs unit=, a column of persons")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """By what a release is computed; its law is the same on each.
+
+    Args:
+        executor: Workers that read a table in blocks and add up its rows, such as a
+            :class:`concurrent.futures.ProcessPoolExecutor` or Dask's ``client.get_executor()``; a
+            file is then read in blocks. They see rows, never keys or noise, and the release is the
+            same to the bit for any number of them.
+        device: Device to train on: auto, cpu, cuda or any torch device; auto is cuda where there is
+            one. What is not trained goes through the rows a few times, where the rows are.
+        progress: Whether to show progress bars.
+    """
+
+    executor: Executor | None = None
+    device: str = "auto"
+    progress: bool = True
 
 
 class TooFewRecordsError(ValueError):

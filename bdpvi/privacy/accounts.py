@@ -225,6 +225,6 @@ def _refused(table: object, others: Sequence[Path]) -> str:
     return (
         f"ledger: for the owner only: {str(table)!r} has no account, and that of another table, "
         f"{others[0]}, {_SHARES}. Give ledger={str(others[0])!r} (--ledger) if there are the same "
-        "people in both, or other_people=True (--other-people) if you know of none, which the "
-        "receipt then says"
+        "people in both, or unit=bdpvi.tables.Unit(other_people=True) (--other-people) if you "
+        "know of none, which the receipt then says"
     )

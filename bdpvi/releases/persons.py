@@ -43,9 +43,9 @@ def check_said(
     >>> check_said("patients.csv")
     Traceback (most recent call last):
         ...
-    ValueError: unit: the rows of 'patients.csv' may be of the same persons; give unit=COLUMN and \
-rows_per_unit=k (--unit COLUMN --rows-per-unit k) to protect all rows of a person, or \
-one_row_per_person=True (--one-row-per-person) if everybody has one row
+    ValueError: unit: the rows of 'patients.csv' may be of the same persons; give \
+unit=bdpvi.tables.Unit(COLUMN, k) (--unit COLUMN --rows-per-unit k) to protect all rows of a \
+person, or unit=bdpvi.tables.Unit() (--one-row-per-person) if everybody has one row
     """
     if one_row_per_person and unit != ROW:
         raise ValueError(f"unit={unit!r} and one_row_per_person=True were both given; give one")
@@ -61,9 +61,9 @@ one_row_per_person=True (--one-row-per-person) if everybody has one row
         more = "" if rows_per_unit == 1 else f"rows_per_unit={rows_per_unit} needs unit=; "
         raise ValueError(
             f"unit: {more}the rows of {os.fspath(table)!r} may be of the same persons; give "
-            "unit=COLUMN and rows_per_unit=k (--unit COLUMN --rows-per-unit k) to protect all rows "
-            "of a person, or one_row_per_person=True (--one-row-per-person) if everybody has one "
-            "row"
+            "unit=bdpvi.tables.Unit(COLUMN, k) (--unit COLUMN --rows-per-unit k) to protect all "
+            "rows of a person, or unit=bdpvi.tables.Unit() (--one-row-per-person) if everybody has "
+            "one row"
         )
 
 

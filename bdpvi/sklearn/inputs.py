@@ -18,12 +18,12 @@ from sklearn.utils import check_consistent_length, column_or_1d
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets import made_up
 from bdpvi.datasets.cells import Cells, Columns, read_columns
-from bdpvi.datasets.dtypes import declared_by
 from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.datasets.estimates import CATEGORY, NUMBER, public_encoding
 from bdpvi.datasets.given import REMEDY, warn_of_signs
 from bdpvi.datasets.objects import in_memory, rows_of
 from bdpvi.datasets.records import Held
+from bdpvi.datasets.schema import declared_by
 from bdpvi.datasets.types import NUMBERS, ColumnType
 from bdpvi.datasets.units import at_most
 from bdpvi.tables.arrays import Floats

@@ -60,9 +60,6 @@ def read(frame: pd.DataFrame, schema: Schema, what: str = "rows") -> Floats:
 
 
 def _column(column: pd.Series[Any], type: ColumnType) -> Floats:
-    if type.bounds is not None and column.dtype.kind in "iuf" and type.reading is None:
-        numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        return np.where(np.isfinite(numbers), numbers, np.nan)
     cells = read_cells(column, type.reading)
     if type.bounds is not None:
         return cells.numbers

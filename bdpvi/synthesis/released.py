@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
+from bdpvi._ground.types import Machine, Unit
 from bdpvi.datasets import grid, made_up
 from bdpvi.datasets.bounds import NOTHING
 from bdpvi.datasets.estimates import CATEGORY, NUMBER
@@ -38,7 +38,7 @@ from bdpvi.synthesis.content import TableReceipt
 from bdpvi.synthesis.counts import Counts, count, count_columns
 from bdpvi.synthesis.order import Order, for_persons
 from bdpvi.synthesis.source import look, opened
-from bdpvi.synthesis.synthetic import Synthetic, checked_seed, of_bytes
+from bdpvi.synthesis.synthetic import Synthetic, of_bytes
 
 _AT_ONCE = 14
 """Most columns of a part of a rehearsal, beside the target."""
@@ -52,14 +52,9 @@ def synthesize(
     epsilon: float,
     delta: float = 1e-6,
     settings: Counts | None = None,
-    ledger: Ledger | str | os.PathLike[str] | None = None,
-    seed: int | None = None,
-    work: Transaction | None = None,
-    one_row_per_person: bool = False,
-    other_people: bool = False,
-    file: FileFormat | None = None,
-    executor: Executor | None = None,
-    progress: bool = True,
+    unit: str | Unit | None = None,
+    ledger: Ledger | Transaction | str | os.PathLike[str] | None = None,
+    machine: Machine | None = None,
 ) -> Synthetic:
     """Count a table with noise, and return a sampler of synthetic rows that may be shared.
 
@@ -72,25 +67,23 @@ def synthesize(
         table: the rows, with the schema's columns in any order: a table in memory, as
             :func:`bdpvi.private` takes it. Or one in blocks, which need not fit in memory: a file,
             a folder or a glob of files of one kind, a URL, a Dask data frame, or
-            :class:`bdpvi.datasets.table.Table`.
+            :class:`bdpvi.datasets.table.Table`. :meth:`bdpvi.Table.of` says how a CSV file is
+            written (``file=``), and so does the public file beside it. Schema, unit, ledger and
+            budget are by default those of that file too.
         schema: the type of each column, if any; public, made without looking at the table.
         target: the most important column, if any, such as the label of a classifier.
         epsilon, delta: worst-case guarantee of this release.
         settings: :class:`Counts` by default.
+        unit: whom ε protects, as for :func:`bdpvi.private`: the column of persons, or a
+            :class:`bdpvi.tables.Unit`; ``Unit()`` says that everybody has one row. A file needs one
+            of them. By default that of the settings.
         ledger: the people's ledger; by default the table's own, as for :func:`bdpvi.private`. That
-            of a table in memory adds up with others of the same rows, and ends with the process.
-        seed: for a repeatable experiment, which protects nobody.
-        work: the transaction for exactly this table and these arguments, instead of ``ledger``:
-            repeating the call, such as after a block was lost, gives the same result and is charged
-            once.
-        one_row_per_person: that every person has one row; files need this declaration.
-        other_people: that nobody in this table has another account, as for :func:`bdpvi.private`.
-        file: how CSV files are written. This, the schema, whom ε protects, ledger and budget are by
-            default those of the public file beside the table, if there is one.
-        executor: workers that read a table in blocks and count its rows, as for
-            :func:`bdpvi.private`. They see rows, never keys or noise, and the result is the same to
-            the bit for any number of them.
-        progress: whether to show a bar for every pass over a table in blocks.
+            of a table in memory adds up with others of the same rows, and ends with the process. Or
+            a transaction on one for exactly this table and these arguments: repeating the call,
+            such as after a block was lost, gives the same result and is charged once. A seeded key
+            makes it an experiment that can be repeated, and protects nobody.
+        machine: workers that read a table in blocks and count its rows, and progress bars; see
+            :class:`bdpvi.tables.Machine`.
 
     Warns:
         UserWarning: for the owner only: how many values of a column did not fit the schema, how
@@ -115,36 +108,49 @@ def synthesize(
     ('sick',)
     """
     settings = settings or Counts()
+    unit = Unit(unit) if isinstance(unit, str) else unit
     path = table.path if isinstance(table, Table) else table
     known = TableFile.beside(path).public()
-    said = known.people(settings.unit, settings.rows_per_unit, one_row_per_person)
-    settings = replace(settings, unit=said["unit"], rows_per_unit=said["rows_per_unit"])
-    file = file if known.path is None else known.format({} if file is None else vars(file))
+    people = _people(known, settings, unit)
+    settings = replace(settings, unit=people["unit"], rows_per_unit=people["rows_per_unit"])
     header, rows, file, schema = opened(
-        table, schema or known.schema, **said, file=file, executor=executor, progress=progress
+        table, schema or known.schema, people=people, known=known, machine=machine or Machine()
     )
     order = Order.of(header, schema, target, epsilon, delta, settings)
     rehearse(order, file)
-    own = None if work is not None else known.ledger(path, ledger)
-    keyed = work is None and (own is not None or in_use())
-    identity = look(rows, order, file.signs[:2] if keyed else None)
-    if keyed and own is None:
-        own = joined(identity, settings.unit, settings.rows_per_unit)
-    if work is None:
-        secret = Key.fresh() if (number := checked_seed(seed)) is None else Key.of_seed(number)
-        budget = known.limit(None)
+    others = unit is not None and unit.other_people
+    if isinstance(ledger, Transaction):
+        work = ledger
+        look(rows, order)
+    else:
+        own = known.ledger(path, ledger)
+        keyed = own is not None or in_use()
+        identity = look(rows, order, file.signs[:2] if keyed else None)
+        if keyed and own is None:
+            own = joined(identity, settings.unit, settings.rows_per_unit)
         kept: Ledger | None = None
         if own is not None:
-            kept = account(path, identity, ledger, own, other_people=other_people, budget=budget)
-        people, name = for_persons(kept, settings, rows), Key.fresh().work
-        work = Transaction(people, secret, name=name, alone=True, what="synthesize")
-    facts = {
-        "people": OTHER_PEOPLE if other_people else None, "table_file": known.described or None
-    }  # fmt: skip
+            budget = known.limit(None)
+            kept = account(path, identity, ledger, own, other_people=others, budget=budget)
+        secret, name = Key.fresh(), Key.fresh().work
+        charged = for_persons(kept, settings, rows)
+        work = Transaction(charged, secret, name=name, alone=True, what="synthesize")
+    facts = {"people": OTHER_PEOPLE if others else None, "table_file": known.described or None}
     made = as_read(work.perform(Synthesis(rows, order)), file, **facts)
     receipt = made.receipt.assuming(*work.ledger.assumptions)
     together = together_of(work.ledger, order.delta)
     return replace(made, receipt=replace(receipt, together=together))
+
+
+def _people(known: TableFile, settings: Counts, unit: Unit | None) -> dict[str, Any]:
+    """Return whom ε protects: as the call says, otherwise as the table's public file does."""
+    if unit is None:
+        return known.people(settings.unit, settings.rows_per_unit, False)
+    if settings.unit != ROW:
+        raise ValueError(f"unit={unit!r} and unit={settings.unit!r} of settings: give one of them")
+    if unit.column:
+        return known.people(unit.column, unit.rows, False)
+    return known.people(ROW, 1, True)
 
 
 def rehearse(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import Executor
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground.progress import bar
-from bdpvi._ground.types import tell_owner
+from bdpvi._ground.types import Machine, tell_owner
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.identity import Identity
@@ -20,6 +19,7 @@ from bdpvi.datasets.table import LEFT_OUT, ODD, Table, in_blocks
 from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import Persons, RowLimit, check_dtype
 from bdpvi.releases import persons
+from bdpvi.releases.table_file import TableFile
 from bdpvi.synthesis.order import Order
 
 if TYPE_CHECKING:
@@ -30,36 +30,33 @@ def opened(
     table: pd.DataFrame | Table | str | os.PathLike[str],
     schema: Schema | None,
     *,
-    unit: str,
-    rows_per_unit: int,
-    one_row_per_person: bool,
-    file: FileFormat | None,
-    executor: Executor | None,
-    progress: bool,
+    people: Mapping[str, Any],
+    known: TableFile,
+    machine: Machine,
 ) -> tuple[list[str], Records[pd.DataFrame], FileFormat, Schema | None]:
     """Return a table's header and rows, how it is written, and its schema with its file's signs.
 
-    Arguments as for :func:`bdpvi.synthesize`.
+    Args:
+        table, schema, machine: as for :func:`bdpvi.synthesize`.
+        people: whom ε protects, as :func:`bdpvi.releases.persons.check_said` takes it.
+        known: what the table's public file declares.
 
     Raises:
         ValueError: naming the argument at fault.
     """
     table = in_memory(table)
     path = table.path or table if isinstance(table, Table) else table
-    persons.check_said(
-        path, unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person
-    )
+    persons.check_said(path, **people)
     if isinstance(table, str | os.PathLike | Table) or in_blocks(table):
-        blocks = Table.of(table, file=file)
-        rows = blocks.records(executor, track=bar if progress else None, what="pass")
+        blocks = Table.of(table, file=known.file)
+        track = bar if machine.progress else None
+        rows = blocks.records(machine.executor, track=track, what="pass")
         header = list(blocks.header)
         return header, rows, blocks.file, in_file(schema or blocks.schema, header, blocks.file)
-    if executor is not None:
+    if machine.executor is not None:
         raise ValueError("executor: a table in memory needs no workers; leave it out")
-    if file is not None:
-        raise ValueError("file: a table in memory is not read from a file; leave it out")
     frame = with_text_names(table)
-    check_dtype(frame, unit)
+    check_dtype(frame, people["unit"])
     return list(frame.columns), Held(frame), FileFormat(), schema
 
 

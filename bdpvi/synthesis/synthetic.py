@@ -112,7 +112,7 @@ class Synthetic:
         """
         if Assumption.SEEDED_EXPERIMENT in self.receipt.worst_case.assumptions:
             raise ValueError(
-                "seed: an experiment has no guarantee and is not saved; leave seed out"
+                "seed: an experiment has no guarantee and is not saved; leave the seeded key out"
             )
         return store.json_text(
             files.to_json(
@@ -166,13 +166,10 @@ def of_bytes(content: bytes) -> Synthetic:
     return Synthetic(found.receipt, found.schema, found.target, found.settings, found.counts())
 
 
-def checked_seed(seed: int | None) -> int | None:
-    """Return a valid seed, or None."""
-    return None if seed is None else validate.positive_int("seed", seed, least=0)
-
-
 def _random(seed: int | None) -> np.random.Generator:
-    return np.random.default_rng(checked_seed(seed))
+    if seed is not None:
+        validate.positive_int("seed", seed, least=0)
+    return np.random.default_rng(seed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from bdpvi._ground import validate
+from bdpvi._ground.types import Machine as Machine
 from bdpvi._ground.types import Unit as Unit
 
 if TYPE_CHECKING:  # so that a command's help is quick
@@ -131,25 +131,6 @@ class Public:
             return None, self
         type_, others = self.types.of_unit(unit)
         return type_, replace(self, types=others)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """By what a release is computed; its law is the same on each.
-
-    Args:
-        executor: Workers that read a table in blocks and add up its rows, such as a
-            :class:`concurrent.futures.ProcessPoolExecutor` or Dask's ``client.get_executor()``; a
-            file is then read in blocks. They see rows, never keys or noise, and the release is the
-            same to the bit for any number of them.
-        device: Device to train on: auto, cpu, cuda or any torch device; auto is cuda where there is
-            one. What is not trained goes through the rows a few times, where the rows are.
-        progress: Whether to show progress bars.
-    """
-
-    executor: Executor | None = None
-    device: str = "auto"
-    progress: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,8 +97,8 @@ def main() -> None:
         )  # fmt: skip
         tell(f"model: {release.receipt}")
         shared = bdpvi.synthesize(
-            table, SCHEMA, "sick", epsilon=1.0, delta=DELTA, ledger=ledger,
-            one_row_per_person=True, **whole,
+            table, SCHEMA, "sick", epsilon=1.0, delta=DELTA, unit=Unit(), ledger=ledger,
+            machine=Machine(**whole),
         )  # fmt: skip
         shared.sample(1000).to_csv(given.folder / "synthetic.csv", index=False)
         tell(f"synthetic rows: {shared.receipt}")

@@ -224,7 +224,7 @@ DOORS_OF_FILES: dict[str, Callable[[bytes, Path], object]] = {
         )
     ),
     "synthesize, frame": frame(
-        lambda table, ledger: bdpvi.synthesize(
+        lambda table, ledger: flat.synthesize(
             table, None, "sick", epsilon=1.0, delta=1e-5, ledger=ledger
         )
     ),

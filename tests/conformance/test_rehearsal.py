@@ -45,7 +45,7 @@ def private(frame: Any, ledger: Any = None, **more: Any) -> bdpvi.Release:
 
 def synthesize(frame: Any, ledger: Any = None, **more: Any) -> bdpvi.synthesis.Synthetic:
     given: dict[str, Any] = {"epsilon": 5.0, "delta": DELTA, "progress": False, **more}
-    return bdpvi.synthesize(frame, ledger=ledger, one_row_per_person=True, **given)
+    return flat.synthesize(frame, ledger=ledger, one_row_per_person=True, **given)
 
 
 # --- the law --------------------------------------------------------------------------------------

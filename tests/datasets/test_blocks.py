@@ -19,12 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bdpvi.datasets import cells, exact
+from bdpvi.datasets import exact
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.records import Spread, depth, in_pairs
 from bdpvi.datasets.stored import Stored
 from bdpvi.datasets.table import Table
-from bdpvi.datasets.types import ColumnType
 from bdpvi.noise.keys import Key
 
 TEXT = 'age,name\n1,"a, b"\n2,c\n\n3,"open\n4,d,e\n5,f\n6,' + "long" * 30 + "\n7,é\n8,last"
@@ -105,29 +104,8 @@ def test_files_with_other_columns_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("age\n1\n")
     with pytest.raises(ValueError, match=r"b\.csv has other columns than .*: 'sex' is not in .*b"):
         Table.of(tmp_path)
-    (tmp_path / "b.csv").rename(tmp_path / "b.parquet")
-    with pytest.raises(ValueError, match="both Parquet and CSV"):
-        Table.of(tmp_path)
     with pytest.raises(ValueError, match="neither a file nor a folder or glob"):
         Table.of(f"{tmp_path}/*.pq")
-    (tmp_path / "a.csv").unlink()
-    with pytest.raises(ValueError, match="not a readable Parquet file"):
-        Table.of(tmp_path)
-
-
-def test_a_changed_or_lost_block_is_named(tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / f"{name}.csv").write_text("age\n1\n")
-    blocks = Table.of(tmp_path)
-    print_of = blocks.fingerprint()
-    (tmp_path / "b.csv").write_text("age\n22\n")
-    for use in (lambda: blocks.records().sum(len), blocks.fingerprint):
-        with pytest.raises(ValueError, match=r"b\.csv, bytes 0 to 6: the file has changed"):
-            use()
-    assert Table.of(tmp_path).fingerprint() != print_of
-    (tmp_path / "b.csv").unlink()
-    with pytest.raises(ValueError, match=r"b\.csv, bytes 0 to 6: .*No such file"):
-        blocks.records().sum(len)
 
 
 class Late(Executor):
@@ -259,22 +237,6 @@ def test_a_median_of_blocks_is_that_of_all_numbers(distance: float, positive: bo
         found = reduce(add, [exact.Tally.of(part, window) for part in parts])
         whole = exact.median_of(exact.Tally.of(exact.keys(some)), distance, key, positive=positive)
         assert exact.median_of(found, distance, key, positive=positive) == whole
-
-
-@pytest.mark.parametrize(
-    "type_", [None, *(ColumnType(kind=kind) for kind in ("number", "integer", "category"))]
-)
-@given(numbers=st.lists(st.floats(), max_size=8))
-def test_numbers_read_at_once_are_read_alike(
-    type_: ColumnType | None, numbers: list[float]
-) -> None:
-    column = pd.Series(numbers, dtype=np.float64)
-    found, each = cells.read_cells(column, type_), [cells.read_cell(one, type_) for one in numbers]
-    assert found.names == tuple(sorted({label for _, label, blank in each if not blank}))
-    for at, (number, label, blank) in enumerate(each):
-        assert np.array_equal(found.numbers[at], number, equal_nan=True)
-        assert blank == found.blank[at]
-        assert blank or found.names[found.codes[at]] == label
 
 
 def test_texts_that_are_not_utf_8_are_refused_in_memory_and_in_blocks(tmp_path: Path) -> None:

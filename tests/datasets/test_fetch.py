@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -95,6 +96,17 @@ def test_a_refusal_names_file_expected_and_found(tmp_path: Path, content: bytes)
         assert part in str(refused.value)
     assert refused.value.expected == (NOWHERE.sha256,)
     assert refused.value.found == found
+
+
+def test_how_a_file_was_packed_does_not_matter(tmp_path: Path) -> None:
+    packed = RawFile("t.gz", NOWHERE.url, NOWHERE.sha256)
+    for level in (1, 9):
+        (tmp_path / "t.gz").write_bytes(gzip.compress(CONTENT, level))
+        assert fetch(packed, tmp_path) == CONTENT
+    for content in (b"", b"not gzip", gzip.compress(OTHER), gzip.compress(CONTENT)[:-3]):
+        (tmp_path / "t.gz").write_bytes(content)
+        with pytest.raises(DigestError, match=r"t\.gz is not the expected file"):
+            fetch(packed, tmp_path)
 
 
 def test_another_edition_is_accepted_from_a_folder_only(

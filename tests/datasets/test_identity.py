@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -133,13 +132,6 @@ def test_a_workbook_has_the_identity_of_its_numbers(tmp_path: Path) -> None:
         found, right = of(tmp_path / "a.xlsx"), Identity.of(frame).sealed(KEY)
         assert found.equals(right) == same
         assert found.shares(right)
-
-
-def test_workers_find_the_same(one: Sealed, tmp_path: Path) -> None:
-    FRAME.to_csv(tmp_path / "a.csv", index=False)
-    with ThreadPoolExecutor(2) as pool:
-        rows = Table.of(tmp_path / "a.csv", size=9000).records(pool)
-        assert rows.sum(Identity.of).sealed(KEY) == one
 
 
 CHANGED: dict[str, Callable[[], pd.DataFrame]] = {

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
 import sqlite3
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bdpvi._ground.outputs import csv_text
-from bdpvi.datasets import openers, sheets
+from bdpvi.datasets import sheets
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.guess import seems
 from bdpvi.datasets.lines import parsed
 from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.table import Table
@@ -46,100 +42,13 @@ def cells_of(frame: pd.DataFrame) -> list[list[Any]]:
     return [list(frame), found]
 
 
-def zipped(content: bytes) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("a.csv", content)
-    return packed.getvalue()
-
-
-def zstd(content: bytes) -> bytes:
-    import pyarrow as pa
-
-    packed: bytes = pa.compress(content, "zstd", asbytes=True)
-    return packed
-
-
-def workbook(rows: list[list[object]]) -> bytes:
-    """Return an Excel workbook of one sheet."""
-    space = "http://schemas.openxmlformats.org"
-    lines = ""
+def workbook(path: Path, rows: list[list[object]]) -> None:
+    """Write an Excel workbook of one sheet."""
+    book = pytest.importorskip("openpyxl").Workbook()
     for row in rows:
-        each = (
-            f"<c><v>{one}</v></c>"
-            if isinstance(one, float | int)
-            else "<c/>"
-            if one is None
-            else f'<c t="inlineStr"><is><t>{one}</t></is></c>'
-            for one in row
-        )
-        lines += f"<row>{''.join(each)}</row>"
-    main, office = f"{space}/spreadsheetml/2006/main", f"{space}/officeDocument/2006/relationships"
-    link = f'<Relationships xmlns="{space}/package/2006/relationships"><Relationship Id="r1" '
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as file:
-        file.writestr("[Content_Types].xml", f'<Types xmlns="{space}/package/2006/content-types"/>')
-        end = 'Target="{}"/></Relationships>'
-        file.writestr(
-            "_rels/.rels", f'{link}Type="{office}/officeDocument" ' + end.format("xl/workbook.xml")
-        )
-        file.writestr(
-            "xl/_rels/workbook.xml.rels",
-            f'{link}Type="{office}/worksheet" ' + end.format("worksheets/sheet1.xml"),
-        )
-        file.writestr(
-            "xl/workbook.xml",
-            f'<workbook xmlns="{main}" xmlns:r="{office}"><sheets><sheet name="one" sheetId="1" '
-            'r:id="r1"/></sheets></workbook>',
-        )
-        file.writestr(
-            "xl/worksheets/sheet1.xml",
-            f'<worksheet xmlns="{main}"><sheetData>{lines}</sheetData></worksheet>',
-        )
-    return packed.getvalue()
-
-
-def written(kind: str) -> bytes:
-    """Return the table in a file of a kind."""
-    packers: dict[str, Callable[[bytes], bytes]] = {
-        "csv": bytes, "gz": gzip.compress, "bz2": bz2.compress, "zip": zipped, "zst": zstd,
-    }  # fmt: skip
-    if kind in packers:
-        return packers[kind](TEXT)
-    out = io.BytesIO()
-    getattr(FRAME, f"to_{kind}")(out)
-    return out.getvalue()
-
-
-KINDS = ("csv", "gz", "bz2", "zip", "zst", "parquet", "feather", "orc")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_file_is_what_it_holds(kind: str, tmp_path: Path) -> None:
-    for name in ("plain", "a.csv", f"a.csv.{kind}"):
-        (tmp_path / name).write_bytes(written(kind))
-        found = Table.of(tmp_path / name).frame(text=True)
-        assert cells_of(found) == cells_of(FRAME), name
-        assert Table.of(tmp_path / name).header == ("id", "kg", "sex")
-        assert seems(tmp_path / name, FileFormat()) == FileFormat()
-        blocks = Table.of(tmp_path / name)
-        rows = pd.concat([one for part in blocks.parts for one in part.read()])
-        assert cells_of(rows) == cells_of(FRAME), name
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_has_files_of_one_kind(kind: str, tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    ending = f"csv.{kind}" if kind in ("gz", "bz2", "zst") else kind
-    for name in "ab":
-        (folder / f"{name}.{ending}").write_bytes(written(kind))
-    for path in (folder, f"{folder}/*.{ending}", f"file://{folder}/*"):
-        assert Table.of(path).records().sum(len) == 6
-    if kind != "parquet":
-        (folder / "c.parquet").write_bytes(written("parquet"))
-        with pytest.raises(ValueError, match=r"both .* files; name one kind"):
-            Table.of(folder)
+        book.active.append(row)
+    with path.open("wb") as file:
+        book.save(file)
 
 
 def test_a_wrong_kind_of_file_is_refused_by_what_it_is(
@@ -163,10 +72,6 @@ def test_a_wrong_kind_of_file_is_refused_by_what_it_is(
     path.write_bytes(several.getvalue())
     with pytest.raises(ValueError, match=r"a\.csv .*: an archive of 2 files; unpack it"):
         Table.of(path).frame()
-    path.write_bytes(gzip.compress(TEXT)[:-20])
-    for read in (lambda one: Table.of(one).frame(), lambda one: seems(one, FileFormat())):
-        with pytest.raises(ValueError, match=r"a\.csv is not a readable CSV file"):
-            read(path)
     (tmp_path / "a.xlsx").write_text("age,sick\n1,yes\n")
     with pytest.raises(ValueError, match=r"a\.xlsx is not a readable Excel workbook"):
         Table.of(tmp_path / "a.xlsx").frame()
@@ -175,7 +80,7 @@ def test_a_wrong_kind_of_file_is_refused_by_what_it_is(
         raise ImportError(name)
 
     monkeypatch.setattr(sheets, "import_module", none)
-    (tmp_path / "a.xlsx").write_bytes(workbook([["age"], [1]]))
+    workbook(tmp_path / "a.xlsx", [["age"], [1]])
     (tmp_path / "a.dta").write_bytes(b"<stata_dta>")
     for name, words in {
         "a.xlsx": r"Excel workbook: pip install 'bdpvi\[excel\]'",
@@ -189,24 +94,20 @@ def test_the_first_sheet_of_a_workbook_is_a_table(tmp_path: Path) -> None:
     pytest.importorskip("python_calamine")
     path = tmp_path / "a.xlsx"
     rows: list[list[object]] = [["age", 2024, " sex "], [40.5, 1, "F"], [None, None, None]]
-    path.write_bytes(workbook([*rows, [None, 7, "=x"]]))
+    workbook(path, [*rows, [None, 7, "x"]])
     found = Table.of(path).frame(text=True)
-    assert cells_of(found) == [["age", "2024", "sex"], ["40.5", None, "1", "7", "F", "=x"]]
+    assert cells_of(found) == [["age", "2024", "sex"], ["40.5", None, "1", "7", "F", "x"]]
     assert Table.of(path).frame().dtypes.map(lambda one: one.kind).tolist()[:2] == ["f", "f"]
     assert Table.of(path).records().sum(len) == 2
 
 
-@pytest.mark.parametrize("kind", ["sav", "dta", "xport", "por"])
-def test_files_of_statistics_programs_have_labels(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sav", "dta"])
+def test_codes_of_statistics_programs_are_their_labels(kind: str, tmp_path: Path) -> None:
     pyreadstat = pytest.importorskip("pyreadstat")
-    frame = pd.DataFrame({"KG": [70.5, np.nan, 1.0], "SEX": [1.0, 2.0, 1.0]})
-    path = tmp_path / f"a.{'xpt' if kind == 'xport' else kind}"
-    labels = {"variable_value_labels": {"SEX": {1: "F", 2: "M"}}} if kind in ("sav", "dta") else {}
-    getattr(pyreadstat, f"write_{kind}")(frame, str(path), **labels)
-    found = Table.of(path).frame(text=True)
-    sexes = ["F", "M", "F"] if labels else ["1", "2", "1"]
-    assert cells_of(found) == [["KG", "SEX"], ["70.5", None, "1", *sexes]]
-    assert Table.of(path).header == ("KG", "SEX")
+    frame, path = pd.DataFrame({"SEX": [1.0, 2.0, 1.0]}), tmp_path / f"a.{kind}"
+    labels = {"SEX": {1: "F", 2: "M"}}
+    getattr(pyreadstat, f"write_{kind}")(frame, str(path), variable_value_labels=labels)
+    assert cells_of(Table.of(path).frame(text=True)) == [["SEX"], ["F", "M", "F"]]
 
 
 def test_a_sas_file_is_read_by_its_own_reader(
@@ -228,7 +129,7 @@ def test_a_sas_file_is_read_by_its_own_reader(
 
     monkeypatch.setattr(pyreadstat, "read_sas7bdat", reader)
     assert cells_of(Table.of(path).frame(text=True)) == cells_of(frame)
-    monkeypatch.setattr(openers, "MANY", 2)
+    monkeypatch.setattr(sheets, "MANY", 2)
     assert Table.of(path).records().sum(len) == 5
     assert {*asked} == {str(path)}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,7 @@ from bdpvi.datasets import (
     read_constants,
 )
 from bdpvi.datasets.cells import read_cell, read_cells, series_of
-from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.schema import in_file
-from bdpvi.datasets.table import Table
-from bdpvi.datasets.types import KINDS, UNFIT, ColumnType
+from bdpvi.datasets.types import UNFIT, ColumnType
 from bdpvi.synthesis import Counts
 from bdpvi.synthesis.synthetic import of_bytes
 
@@ -108,22 +106,12 @@ CELLS = st.one_of(
 )  # fmt: skip
 
 
-@given(st.lists(CELLS, max_size=6), st.sampled_from(KINDS))
-def test_a_column_is_its_cells_and_no_cell_is_refused(column: list[object], kind: str) -> None:
-    type_ = ColumnType(kind=kind)
-    found = read_cells(pd.Series(column, dtype=object), type_)
-    for at, cell in enumerate(column):
-        one, label, blank = read_cell(cell, type_)
-        assert found.blank[at] == blank
-        np.testing.assert_equal(found.numbers[at], one)
-        assert blank or found.names[found.codes[at]] == label
-        assert label.isprintable()
-        # What is read once is read the same again: a bought level, or a row made from it.
-        assert (
-            blank
-            or kind in ("number", "integer", "date", "any")
-            or (read_cell(label, type_)[1:] in ((label, False), ("", True)))
-        )
+@given(CELLS, st.sampled_from(["category", "code", "boolean", "ordered", "identifier", "text"]))
+def test_what_is_read_once_is_read_the_same_again(cell: object, kind: str) -> None:
+    """Such as an estimated level, or a row made from it."""
+    _, label, blank = read_cell(cell, ColumnType(kind=kind))
+    assert label.isprintable()
+    assert blank or read_cell(label, ColumnType(kind=kind))[1:] in ((label, False), ("", True))
 
 
 @pytest.mark.parametrize(
@@ -148,6 +136,10 @@ def test_a_column_is_its_cells_and_no_cell_is_refused(column: list[object], kind
         ({"kind": "category", "levels": ("a",), "spellings": {"b": ("c",)}}, "spellings has 'b'"),
         ({"kind": "category", "levels": ("a", "b"), "spellings": {"b": ("a",)}}, "more than once"),
         ({"kind": "category", "levels": ("a",), "blank": ("a",)}, "blank has 'a'"),
+        ({"kind": "number", "symbol": "5"}, "symbol='5' must be a sign"),
+        ({"kind": "datetime", "zone": "Mars"}, "zone='Mars' must be a name"),
+        ({"kind": "category", "levels": ("9",), "missing": {"9": ""}}, "missing has '9'"),
+        ({"kind": "code", "symbol": "$"}, r"symbol='\$' does not go with"),
     ],
 )
 def test_types_that_cannot_be(given_: dict[str, Any], said: str) -> None:
@@ -161,29 +153,16 @@ def test_types_that_cannot_be(given_: dict[str, Any], said: str) -> None:
 def test_codes_keep_their_spelling_also_where_only_categorical_was_said() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
-        {
-            "zip": rng.choice(["01002", "02138", "10001"], 3000),
-            "code": rng.choice(["007", "7", "12"], 3000),
-            "ward": rng.choice(["1E1", "2E2", "3E0"], 3000),
-        }
+        {"zip": rng.choice(["01002", "02138"], 3000), "code": rng.choice(["007", "7"], 3000)}
     )
-    expected = {name: set(frame[name]) for name in frame}
-    named = Counts(categorical=("zip", "code", "ward"))
-    for schema, settings in (
-        (None, named),
-        (
-            Schema(dict.fromkeys(map(str, frame), ColumnType(kind="code")), "form"),
-            Counts(),
-        ),
-    ):
-        made = bdpvi.synthesize(frame, schema, epsilon=5.0, settings=settings)
-        rows = of_bytes(made.to_bytes()).sample(500)
-        assert {name: set(rows[name].dropna()) for name in rows} == expected
+    made = bdpvi.synthesize(frame, epsilon=5.0, settings=Counts(categorical=("zip", "code")))
+    rows = of_bytes(made.to_bytes()).sample(500)
+    assert {name: set(rows[name].dropna()) for name in rows} == {n: set(frame[n]) for n in frame}
     release = flat.private(
         frame.assign(sick=frame["code"] == "7"), target="sick", positive="True", epsilon=3.0,
-        categorical=[*map(str, frame)], progress=False,
+        categorical=["zip", "code"], progress=False,
     )  # fmt: skip
-    assert {"zip=01002", "code=007", "code=7", "ward=1E1"} <= {*release.feature_names}
+    assert {"zip=01002", "code=007", "code=7"} <= {*release.feature_names}
     assert release.encoding is not None
     x = release.encoding.apply(frame[:1])
     row = dict(zip(release.feature_names, x[0].tolist(), strict=True))
@@ -207,39 +186,20 @@ def test_a_schema_of_codes_and_of_names_that_look_blank_is_taken() -> None:
     assert Encoding.from_dict(encoding.to_dict()) == encoding
 
 
-def test_types_come_back_as_what_they_were() -> None:
+def test_privately_estimated_bounds_keep_a_column_what_it_is() -> None:
     rng = np.random.default_rng(0)
-    size = 4000
-    frame = pd.DataFrame(
-        {
-            "flag": rng.random(size) < 0.3,
-            "bill": np.round(rng.gamma(2, 1000, size), 2),
-            "born": pd.Timestamp("1950-01-01") + pd.to_timedelta(rng.integers(0, 9999, size), "D"),
-            "dose": rng.integers(0, 20, size) * 5,
-        }
-    )
-    rows = bdpvi.synthesize(frame[["flag"]], epsilon=5.0).sample(2000)
-    assert pd.api.types.is_bool_dtype(rows["flag"])  # nullable if a blank was drawn
-    assert (rows["flag"] == np.True_).mean() == pytest.approx(0.3, abs=0.05)
-    types = Schema(
-        {
-            "bill": ColumnType(kind="number", step=0.01, low=0, high=2e4),
-            "born": ColumnType(kind="date"),
-            "dose": ColumnType(kind="integer", step=5.0),
-        },
-        "form",
-    )
+    days = pd.to_timedelta(rng.integers(0, 9999, 4000), "D")
+    frame = pd.DataFrame({"born": pd.Timestamp("1950-01-01") + days})
+    frame["dose"] = rng.integers(0, 20, 4000) * 5
+    types = {"born": ColumnType(kind="date"), "dose": ColumnType(kind="integer", step=5.0)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some are beyond the private bounds
-        made = of_bytes(bdpvi.synthesize(frame, types, epsilon=5.0).to_bytes())
-    rows = made.sample(2000)
-    assert pd.api.types.is_bool_dtype(rows["flag"])
-    assert (rows["bill"].map(lambda one: len(repr(one).partition(".")[2])) <= 2).all()
+        made = bdpvi.synthesize(frame, Schema(types, "form"), epsilon=5.0)
+    rows, born = made.sample(2000), made.schema.columns["born"]
+    assert (born.kind, born.origin) == ("date", "estimated")
     assert rows["born"].dtype.kind == "M"
     assert rows["born"].between("1945-01-01", "1980-01-01").mean() > 0.95
     assert set(rows["dose"] % 5) == {0}
-    assert made.schema.columns["born"].kind == "date"
-    assert made.schema.columns["born"].origin == "estimated"
 
 
 def test_a_comma_as_decimal_sign_is_told_before_the_charge_and_read_if_declared(
@@ -271,14 +231,6 @@ def test_a_comma_as_decimal_sign_is_told_before_the_charge_and_read_if_declared(
     data = from_csv(path, "sick", separator=";", decimal=",", seed=0).train
     assert data.feature_names == ("weight",)
     assert data.preprocessing["declared"]["decimal"] == ","
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some are beyond the private bounds
-        made = bdpvi.synthesize(
-            Table.of(path, file=FileFormat(separator=";")).frame(text=True),
-            in_file(None, ["weight", "sick"], FileFormat(decimal=",")),
-            epsilon=5.0,
-        )
-    assert made.sample(500)["weight"].between(0, 150).mean() > 0.9
 
 
 def test_spellings_of_the_target_are_shown_before_the_charge_and_change_nothing() -> None:
@@ -366,8 +318,6 @@ def test_types_that_the_header_or_options_do_not_fit_are_refused() -> None:
     age = ColumnType(kind="number", low=0, high=9, origin="rows")
     with pytest.raises(ValueError, match="'age' is marked as read from the rows"):
         flat.private(frame, types=Schema({"age": age}, "form"), **options)
-    with pytest.raises(ValueError, match="low=0 does not go with kind=code"):
-        ColumnType(kind="code", low=0, high=1)
 
 
 def test_one_file_has_types_bounds_and_levels(tmp_path: Path) -> None:
@@ -402,29 +352,6 @@ def test_one_file_has_types_bounds_and_levels(tmp_path: Path) -> None:
         Schema.load(path)
 
 
-@pytest.mark.parametrize("charset", ["utf-8", "utf-16", "latin-1", "cp1252"])
-@pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_character_sets(charset: str, ending: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    lines = ["größe;ort", "1,5;Köln", '"2,5";"a;b"', "3;é", ""]
-    path.write_bytes(ending.join(lines).encode(charset))
-    found = Table.of(path, file=FileFormat(separator=";", charset=charset)).frame(text=True)
-    assert found.to_dict("list") == {"größe": ["1,5", "2,5", "3"], "ort": ["Köln", "a;b", "é"]}
-    assert Table.of(path, file=FileFormat(separator=";", charset=charset)).header == (
-        "größe",
-        "ort",
-    )
-    typed = Table.of(path, file=FileFormat(separator=";", charset=charset, decimal=",")).frame(
-        written=["ort"]
-    )
-    assert typed["größe"].tolist() == [1.5, 2.5, 3.0]
-    if charset != "utf-8":
-        with pytest.raises(ValueError, match="character set"):
-            Table.of(path, file=FileFormat(separator=";")).frame()
-    with pytest.raises(ValueError, match="got 'ebcdic'"):
-        Table.of(path, file=FileFormat(charset="ebcdic")).frame()
-
-
 def test_pandas_nullable_columns_have_the_codes_of_others() -> None:
     age = ColumnType(low=0, high=9, whole=True)
     values = pd.Series([1, None, 3], dtype="Int64")
@@ -432,19 +359,12 @@ def test_pandas_nullable_columns_have_the_codes_of_others() -> None:
     assert found.tolist() == same.tolist()
     frame = pd.DataFrame(
         {
-            "age": pd.Series([1, None, 3, 4] * 300, dtype="Int64"),
-            "sex": pd.Series(["F", "M", None, "F"] * 300, dtype="category"),
-            "well": pd.Series([True, None, False, True] * 300, dtype="boolean"),
-            "sick": ["no", "yes"] * 600,
+            "age": values,
+            "sex": pd.Series(["F", "M", None], dtype="category"),
+            "well": pd.Series([True, None, False], dtype="boolean"),
         }
     )
     encoding = constants_of({"source": "law", "age": [0, 9], "sex": ["F", "M"], "well": [True]})
-    release = flat.private(
-        frame, target="sick", positive="yes", epsilon=1.0, constants=encoding, progress=False
-    )
-    assert release.encoding is not None
-    x = release.encoding.apply(frame[:4])
-    missing = [one.endswith("is missing") for one in release.feature_names]
-    assert x[:, missing].tolist() == [[0, 0, 0], [1, 0, 1], [0, 1, 0], [0, 0, 0]]
-    made = bdpvi.synthesize(frame, epsilon=5.0).sample(500)
-    assert made["age"].dropna().isin([1, 2, 3, 4]).mean() > 0.9
+    encoding = replace(encoding, unknown="other")
+    missing = [one.endswith("is missing") for one in encoding.feature_names]
+    assert encoding.apply(frame)[:, missing].tolist() == [[0, 0, 0], [1, 0, 1], [0, 1, 0]]

@@ -26,8 +26,9 @@ from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bayesian.neighbours.row_gradients import LogisticGradient, Step, TracedGradient
 from bdpvi.bayesian.neighbours.rows import row_gradient
 from bdpvi.bayesian.optimum.displacements import Terms
-from bdpvi.bayesian.optimum.elbo import Objective, Records, climb, start
+from bdpvi.bayesian.optimum.elbo import Objective, Records, start
 from bdpvi.bayesian.optimum.expansion import Expansion
+from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.search import search
 from bdpvi.bench.methods.scores import Clip, RecordScores, euclidean
 from bdpvi.guides import FullRank, GaussianGuide, MeanField

@@ -137,7 +137,7 @@ def gaussian_of(model: BayesianLogisticRegression, data: Dataset) -> Multivariat
     records = Weighted.of((data.x, data.y), model)
     n = records.z.shape[1]
     start = torch.zeros(n).double()
-    peak = climbed(LogPosterior(Held(records), len(data), model.precision(n), start), start)
+    peak = climbed(LogPosterior(Held(records), len(data), model.precision(n), start), start)[-1]
     return MultivariateNormal(peak.point, peak.root @ peak.root.T)
 
 

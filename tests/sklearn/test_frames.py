@@ -13,8 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 import bdpvi
 from bdpvi.datasets import Encoding
-from bdpvi.datasets.dtypes import declared_by
-from bdpvi.datasets.schema import Schema
+from bdpvi.datasets.schema import Schema, declared_by
 from bdpvi.datasets.types import ColumnType
 from bdpvi.privacy.assumptions import Assumption
 from bdpvi.sklearn import (

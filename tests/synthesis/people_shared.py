@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import flat
 import numpy as np
 import pandas as pd
 
-import bdpvi
 from bdpvi.datasets import ColumnType, Schema
 from bdpvi.synthesis import Synthetic, evaluate
 
@@ -32,7 +32,7 @@ def people(rows: int, seed: int) -> pd.DataFrame:
 
 
 def shared(frame: pd.DataFrame, schema: Schema = SCHEMA, target: str | None = "sick") -> Synthetic:
-    return bdpvi.synthesize(frame, schema, target, epsilon=1.0, delta=1e-6, seed=0)
+    return flat.synthesize(frame, schema, target, epsilon=1.0, delta=1e-6, seed=0)
 
 
 TRAIN, HELD_OUT = people(1500, 0), people(600, 1)

@@ -11,15 +11,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
 from test_cli import run
 
-import bdpvi
 from bdpvi import Ledger
 from bdpvi.datasets import ColumnType, Schema, partition
-from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.table import Table
 from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
@@ -67,7 +66,7 @@ def made(table: Any, **more: Any) -> Synthetic:
     schema = Schema(
         {**DECLARED.columns, **short, "ward": ColumnType(levels=("01", "1"))}, "By law."
     )
-    return bdpvi.synthesize(table, **{"schema": schema, "settings": settings, **given, **more})
+    return flat.synthesize(table, **{"schema": schema, "settings": settings, **given, **more})
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -159,7 +158,6 @@ REFUSED: dict[str, Callable[[Path], Any]] = {
         schema=Schema({"pay": ColumnType(low=0, high=1)}, "By law.")
     ),
     "executor: a table in memory": lambda _: made(patients(), executor=Dying(1)),
-    "file: a table in memory": lambda _: made(patients(), file=FileFormat()),
 }
 
 

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,7 +16,6 @@ import rehearsals
 import torch
 from scipy.stats import norm
 
-import bdpvi
 from bdpvi import Budget, BudgetExceededError, Ledger
 from bdpvi.datasets import ColumnType, Schema, bounds
 from bdpvi.datasets.cells import read_columns
@@ -50,7 +50,7 @@ def people(rows: int = 4000) -> pd.DataFrame:
 def made(frame: pd.DataFrame, schema: Schema | None = None, **more: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return bdpvi.synthesize(frame, schema, **({"epsilon": 1.0, "delta": 1e-5} | more))
+        return flat.synthesize(frame, schema, **({"epsilon": 1.0, "delta": 1e-5} | more))
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
@@ -114,7 +114,7 @@ def test_the_noise_that_is_drawn_is_the_noise_that_is_charged(
         frame["who"], unit = range(6000), {"unit": "who", "rows_per_unit": rows}
     ledger = Ledger(**unit)
     settings = Counts(numeric=("age",), **unit)
-    bdpvi.synthesize(frame, SEX, "sex", epsilon=1.0, settings=settings, ledger=ledger)
+    flat.synthesize(frame, SEX, "sex", epsilon=1.0, settings=settings, ledger=ledger)
     charged = [
         [one.noise_multiplier**-2 for one in entry.events or () if isinstance(one, SampledGaussian)]
         for entry in ledger.entries()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-import bdpvi
 from bdpvi.datasets import ColumnType, Schema, grid
 from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
@@ -79,7 +79,7 @@ def test_a_correlation_is_covered() -> None:
         x = random.integers(0, 10, 1500)
         z = np.clip(x + random.integers(-6, 7, 1500), 0, 9)
         frame = pd.DataFrame({"x": x, "z": z})
-        made = bdpvi.synthesize(frame, NUMBERS, None, epsilon=1.0, delta=1e-5, seed=seed)
+        made = flat.synthesize(frame, NUMBERS, None, epsilon=1.0, delta=1e-5, seed=seed)
         tables = made.tables(5, 5000, seed=seed)
         found = combine([float(one["x"].corr(one["z"])) for one in tables])
         hits.append(found.low <= TRUE <= found.high)

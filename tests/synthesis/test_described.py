@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
 from test_cli import run
 
 from bdpvi.datasets import ColumnType, Schema
-from bdpvi.synthesis import load, synthesize
+from bdpvi.synthesis import load
 from bdpvi.synthesis.described import described
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -26,7 +27,7 @@ def test_it_says_what_the_noisy_counts_say() -> None:
         "age": ColumnType(low=0, high=120, whole=True),
         "smokes": ColumnType(kind="code", levels=("never", "daily")),
     }
-    made = synthesize(frame, Schema(columns, "Form 7."), epsilon=1.0, delta=1e-6, seed=0)
+    made = flat.synthesize(frame, Schema(columns, "Form 7."), epsilon=1.0, delta=1e-6, seed=0)
     lines = list(described(made))
     assert lines[0] == f"Covered: {made.receipt}"
     assert "age: integer from 0 to 120, declared" in lines
@@ -60,7 +61,7 @@ def test_a_column_hidden_by_noise_has_no_quantiles() -> None:
     frame = pd.DataFrame({"age": [40.0]})
     schema = Schema({"age": ColumnType(low=0, high=5000)}, "By law.")
     said = [
-        "\n".join(described(synthesize(frame, schema, epsilon=0.01, delta=1e-6, seed=seed)))
+        "\n".join(described(flat.synthesize(frame, schema, epsilon=0.01, delta=1e-6, seed=seed)))
         for seed in range(40)
     ]
     assert any("unknown: the noise hides the counts" in one for one in said)

@@ -7,12 +7,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import chi2, chisquare
 
-import bdpvi
 from bdpvi import Ledger
 from bdpvi.datasets import ColumnType, Schema
 from bdpvi.noise.keys import Key
@@ -45,7 +45,7 @@ def patients(rows: int = 500) -> pd.DataFrame:
 def made(frame: pd.DataFrame, schema: Schema | None = SCHEMA, **more: Any) -> Synthetic:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return bdpvi.synthesize(frame, schema, **({"epsilon": 1.0, "delta": 1e-5} | more))
+        return flat.synthesize(frame, schema, **({"epsilon": 1.0, "delta": 1e-5} | more))
 
 
 def written(shared: Synthetic, folder: Path) -> str:
@@ -96,7 +96,7 @@ def test_the_number_of_rows_and_of_those_left_out_is_nowhere(tmp_path: Path) -> 
     frame = patients(3217).assign(who=[f"p{at // 3}" for at in range(3217)])
     settings = Counts(unit="who", rows_per_unit=2)
     with pytest.warns(UserWarning, match="owner only: 1072 rows left out"):
-        shared = bdpvi.synthesize(frame, SCHEMA, epsilon=1.0, settings=settings)
+        shared = flat.synthesize(frame, SCHEMA, epsilon=1.0, settings=settings)
     text = written(shared, tmp_path)
     content = json.loads(text)
     kept = {3217, 1072, 3217 - 1072, 1073}
@@ -159,7 +159,7 @@ def test_what_the_owner_is_told_is_not_in_the_file(
     schema = SCHEMA if list(frame) == list(SCHEMA.columns) else None
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        shared = bdpvi.synthesize(
+        shared = flat.synthesize(
             frame, schema, epsilon=1.0, settings=settings, ledger=Ledger(unit=settings.unit)
         )
     words = [str(one.message) for one in found if "frequent enough" not in str(one.message)]

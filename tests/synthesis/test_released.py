@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
 
-import bdpvi
 from bdpvi.datasets import ColumnType, Schema
 from bdpvi.privacy.assumptions import Assumption
 from bdpvi.synthesis import Synthetic, load
@@ -43,7 +43,7 @@ def people(rows: int = ROWS) -> pd.DataFrame:
 
 def made(frame: pd.DataFrame | None = None, schema: Schema = SCHEMA, **more: Any) -> Synthetic:
     given: dict[str, Any] = {"target": "sick", "epsilon": 1.0, "delta": 1e-5} | more
-    return bdpvi.synthesize(people() if frame is None else frame, schema, **given)
+    return flat.synthesize(people() if frame is None else frame, schema, **given)
 
 
 def test_rows_are_as_the_schema_says() -> None:
@@ -148,7 +148,7 @@ def test_a_file_that_was_cut_is_refused_by_name(tmp_path: Path) -> None:
 def test_an_experiment_says_so_and_is_not_saved(tmp_path: Path) -> None:
     shared = made(seed=3)
     assert "no guarantee" in str(shared.receipt)
-    with pytest.raises(ValueError, match="leave seed out"):
+    with pytest.raises(ValueError, match="leave the seeded key out"):
         shared.save(tmp_path / "s.json")
     assert (made(seed=3).counts.single[0] == shared.counts.single[0]).all()
     assert (made().counts.single[0] != made().counts.single[0]).any()

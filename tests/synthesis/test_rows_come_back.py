@@ -6,13 +6,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import bdpvi
 from bdpvi.commands.sampled import rows_text
 from bdpvi.datasets import ColumnType, Schema, grid
 from bdpvi.datasets.cells import read_cells
@@ -88,7 +88,7 @@ def test_the_file_of_a_synthetic_table_is_its_schema(tmp_path: Path) -> None:
     frame = pd.DataFrame({"pay": cells, "grade": rng.choice(["-high", "=low", "007"], 3000)})
     pay = ColumnType(kind="number", decimal=",", thousands=".", step=0.1, low=0, high=2000)
     given_ = Schema({"pay": pay, "grade": ColumnType(kind="code")}, "form")
-    made = bdpvi.synthesize(frame, given_, epsilon=5.0, progress=False)
+    made = flat.synthesize(frame, given_, epsilon=5.0, progress=False)
     made.save(tmp_path / "synthetic.json")
     assert load(tmp_path / "synthetic.json").schema == made.schema
     assert made.schema.columns["pay"] == pay
@@ -106,6 +106,6 @@ def test_spellings_of_levels_that_were_not_found_do_no_harm() -> None:
     """Nothing that the rows decide may be refused after the charge."""
     frame = pd.DataFrame({"sex": ["F"] * 3000 + ["m"]})
     sex = ColumnType(kind="category", spellings={"M": ("m",), "F": ("f", "w")})
-    made = bdpvi.synthesize(frame, Schema({"sex": sex}, "form"), epsilon=1.0, progress=False)
+    made = flat.synthesize(frame, Schema({"sex": sex}, "form"), epsilon=1.0, progress=False)
     assert made.schema.columns["sex"].levels == ("F",)
     assert made.schema.columns["sex"].spellings == {"F": ("f", "w")}

@@ -189,7 +189,7 @@ def test_the_rows_in_memory_join_the_account_in_use(data: Path) -> None:
             flat.private(table, epsilon=1.0, **asked)
     flat.private(frame[:1500], epsilon=1.0, **asked)  # a fold
     before = spent(beside(data / "p.csv"))
-    bdpvi.synthesize(frame, epsilon=1.0, delta=1e-5)
+    flat.synthesize(frame, epsilon=1.0, delta=1e-5)
     assert spent(beside(data / "p.csv")) > before
 
 
@@ -259,12 +259,12 @@ def test_synthesis_in_python_has_the_account_and_the_public_file_of_its_table(da
     (data / "p.csv.table.json").write_text(
         '{"one_row_per_person": true, "account": "all.jsonl", "budget": {"epsilon": 2.5}}', "utf-8"
     )
-    made = bdpvi.synthesize(data / "p.csv", epsilon=1.0, delta=1e-5, progress=False)
+    made = flat.synthesize(data / "p.csv", epsilon=1.0, delta=1e-5, progress=False)
     assert made.receipt.declared["table file"] == "used"
     flat.private(data / "p.csv", target="sick", positive="yes", epsilon=2.5, progress=False)
     shutil.copy(data / "p.csv", data / "copy.csv")
     with pytest.raises(BudgetExceededError):
-        bdpvi.synthesize(
+        flat.synthesize(
             data / "copy.csv", epsilon=1.0, delta=1e-5, one_row_per_person=True, progress=False
         )
     assert len({one.of for one in Ledger.at(data / "all.jsonl").book().charges}) == 2

@@ -45,7 +45,7 @@ def people(colours: tuple[str, ...] = COLOURS) -> pd.DataFrame:
 def test_declared_levels_are_not_bought(kind: str, levels: tuple[str, ...]) -> None:
     types = {"c": ColumnType(kind=kind, levels=levels)}
     schema, ledger = Schema(FORM | types, "form"), bdpvi.Ledger()
-    made = bdpvi.synthesize(people(), schema, "sick", epsilon=5.0, progress=False, ledger=ledger)
+    made = flat.synthesize(people(), schema, "sick", epsilon=5.0, progress=False, ledger=ledger)
     assert not made.receipt.bought
     assert made.schema.columns["c"].levels == levels
     assert len(ledger.entries()) == 1
@@ -58,7 +58,7 @@ def test_codes_of_17_digits_are_kept(kind: str, carrier: str) -> None:
     frame = people(codes).astype({"c": carrier})
     for levels in (codes, None):  # declared, or estimated
         schema = Schema(FORM | {"c": ColumnType(kind=kind, levels=levels)}, "form")
-        made = bdpvi.synthesize(frame, schema, "sick", epsilon=5.0, progress=False)
+        made = flat.synthesize(frame, schema, "sick", epsilon=5.0, progress=False)
         assert made.schema.columns["c"].levels == codes
         assert made.sample(3000)["c"].value_counts().between(700, 1300).sum() == 3
 
@@ -141,7 +141,7 @@ def test_a_column_called_row_does_not_switch_persons_off() -> None:
         flat.private(frame, target="sick", positive="yes", epsilon=1.0, unit="row", ledger=ledger)
     counts = Counts(unit="row")
     with pytest.raises(ValueError, match="unit='row' stands for single rows in a ledger: rename"):
-        bdpvi.synthesize(frame, None, epsilon=1.0, settings=counts, ledger=ledger)
+        flat.synthesize(frame, None, epsilon=1.0, settings=counts, ledger=ledger)
     with pytest.raises(ValueError, match="unit='row' stands for single rows in a ledger: rename"):
         check_said("patients.csv", unit="row")
     check_said(frame)  # an ordinary column

@@ -63,7 +63,7 @@ def test_a_file_is_not_read_before_it_is_said_whose_rows_they_are(
     for more in ((), ("--rows-per-unit", 3), ("--unit", "who", "--one-row-per-person")):
         assert run(command, *given, *more) == 2
         said.append(capsys.readouterr().err)
-    assert "give unit=COLUMN and rows_per_unit=k (--unit COLUMN --rows-per-unit k)" in said[0]
+    assert "give unit=bdpvi.tables.Unit(COLUMN, k) (--unit COLUMN --rows-per-unit k)" in said[0]
     assert "(--one-row-per-person) if everybody has one row" in said[0]
     assert "rows_per_unit=3 needs unit=" in said[1]
     assert "unit='who' and one_row_per_person=True were both given" in said[2]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 import pyro
@@ -19,7 +18,7 @@ from bdpvi._ground.host import HOST, onto
 from bdpvi._ground.isolation import isolated as isolated
 from bdpvi._ground.progress import Track
 from bdpvi.bayesian.inference.guide import Guide
-from bdpvi.bayesian.inference.optimisers import adam_factors, decay, fresh
+from bdpvi.bayesian.inference.optimisers import decay, fresh
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model
 from bdpvi.models.traces import GlobalLatents, RecordWeights
@@ -36,12 +35,6 @@ class Problem:
     plan: BatchPlan
     optim: PyroOptim
 
-    @cached_property
-    def adam(self) -> Tensor | None:
-        """Coefficients of Adam's steps, see
-        :func:`~bdpvi.bayesian.inference.optimisers.adam_factors`."""
-        return adam_factors(self.optim, self.plan.steps)
-
 
 @dataclass(frozen=True, eq=False)
 class Convergence:
@@ -54,6 +47,11 @@ class Convergence:
 
     elbo: Tensor
     gradient_norm: Tensor
+
+    @classmethod
+    def of(cls, course: Iterable[tuple[float, float]]) -> Convergence:
+        """Return the values and the gradients' norms of a search, step by step."""
+        return cls(*torch.tensor([*course], dtype=torch.float64).T)
 
     @property
     def drift(self) -> float:
@@ -87,10 +85,6 @@ def default_optimiser(steps: int, lr: float = 0.05, decay: float = 0.01) -> Pyro
     return ExponentialLR({**settings, "gamma": decay ** (1 / steps)})
 
 
-Observer = Callable[[int, dict[str, Tensor]], object]
-"""Called after every step with its number and the constrained parameters, detached."""
-
-
 class TrainingState(Protocol):
     """Storage for the state of a training run, so that an interrupted run can resume."""
 
@@ -104,14 +98,13 @@ class TrainingState(Protocol):
 def run_svi(
     problem: Problem,
     track: Track[Any],
-    observe: Observer | None = None,
     kept: TrainingState | None = None,
 ) -> tuple[dict[str, Tensor], Convergence]:
     """Train the guide; return its constrained parameters, detached, and its convergence.
 
     Each step sees a Poisson batch in which every record has weight 1/q, so the prior counts once
     and the ELBO estimate is unbiased. With ``kept`` it resumes from the last saved state, bit for
-    bit; ``observe`` sees only the remaining steps.
+    bit.
 
     Raises:
         ValueError: if a step's Poisson batch is empty.
@@ -160,17 +153,11 @@ def run_svi(
                     f"optim: the ELBO became {-losses[-1]} at step {step}; lower the learning rate"
                 )
             decay(optim)
-            if observe is not None:
-                observe(step, _parameters(problem.guide))
             if kept is not None:
                 kept.reached(lambda: _state(optim, losses, norms))
-        parameters = _parameters(problem.guide)
+        trained = pyro.get_param_store()
+        parameters = {name: trained[name].detach().clone() for name in problem.guide.constraints}
     return parameters, Convergence(-torch.tensor(losses), torch.tensor(norms))
-
-
-def _parameters(guide: Guide) -> dict[str, Tensor]:
-    store = pyro.get_param_store()
-    return {name: store[name].detach().clone() for name in guide.constraints}
 
 
 def _state(optim: PyroOptim, losses: list[float], norms: list[float]) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def part_of(part: Rows, name: str, *public: Any) -> Any:
     return getattr(part, name)(*public)
 
 
-class _Own(OwnCurvature):
+class _Own:
     """J = I ± ω UᵀL″U, U (m, K − 1, n) of each record, by Woodbury's identity."""
 
     def __init__(self, u: Tensor, b: Tensor, weight: Tensor, records: WeightedClasses) -> None:

@@ -29,7 +29,7 @@ from torch import Tensor
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.classes import Rows, part_of
 from bdpvi.bayesian.mode.objective import Peak
-from bdpvi.bayesian.mode.rows import TINY, Beyond, blocks, width
+from bdpvi.bayesian.mode.rows import TINY, Beyond, blocks, first, solved, width
 from bdpvi.bayesian.optimum.packed import indices, monomials, positions, taylor_weights, unpack
 from bdpvi.datasets.records import Spread
 
@@ -153,9 +153,9 @@ class Polynomial:
 
     def _solved(self, records: Rows, sign: float, degree: int) -> Moved:
         """Return neighbours computed by the polynomial of a degree, with their error bounds."""
-        own, n = records.own(self.point, self.root, sign), len(self.point)
-        near = Beyond(self.near, self.point, self.root)
-        shift, left = own.solved(lambda x: self.pull(x, degree) + near.pulls(x))
+        n, place = len(self.point), (self.point, self.root, sign)
+        near, own = Beyond(self.near, self.point, self.root), records.own(*place)
+        shift, left = solved(records, place, lambda x: self.pull(x, degree) + near.pulls(x))
         bent = self.bend(shift, degree) + near.bends(shift) + own.bend(shift)
         length = torch.linalg.vector_norm(shift, dim=1)
         off = missing(self.longest * length, length, degree, n, self.near)
@@ -249,7 +249,7 @@ class ModeExpansion:
             pulled: Tensor = data.sum(part_of, "pulls", point, root, x) + x @ prior
             return pulled
 
-        shift, left = own.solved(pull)
+        shift, left = solved(records, (point, root, sign), pull)
         row, column = indices(self.n, 2)
         bent = data.sum(part_of, "bends", point, root, shift) + prior[row, column]
         error = left_over(left, self.mode.longest, self.n) / own.least
@@ -281,7 +281,7 @@ def first_steps(mode: Peak, records: Rows, sign: float) -> Tensor:
 
 
 def _first_steps(point: Tensor, root: Tensor, records: Rows, sign: float) -> Tensor:
-    length: Tensor = torch.linalg.vector_norm(records.own(point, root, sign).first(), dim=1)
+    length: Tensor = torch.linalg.vector_norm(first(records.own(point, root, sign)), dim=1)
     return length
 
 

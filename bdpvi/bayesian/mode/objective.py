@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bdpvi.bayesian.mode.classes import Rows, part_of
+from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.datasets.records import Records
 
 EXACT = 1e-6
 """Largest distance of a fit from the mode, in standard deviations."""
-_STEPS = 200
 
 
 def _crossing(part: Rows, point: Tensor, root: Tensor, reach: float) -> Rows:
@@ -55,13 +56,14 @@ class LogPosterior:
     precision: float
     centre: Tensor
 
-    def at(self, w: Tensor) -> tuple[float, Tensor, Tensor]:
-        """Return F(w), F′(w), (n,), and F″(w), (n, n), by one pass over the records."""
+    def at(self, w: Tensor) -> Peak:
+        """Return F and its derivatives at w, by one pass over the records."""
         value, pull, bend = self.records.sum(part_of, "derivatives", w)
-        away = w - self.centre
-        prior = self.precision * torch.eye(len(w), dtype=w.dtype)
-        value = value + self.precision / 2 * away.square().sum()
-        return float(value), pull + self.precision * away, bend + prior
+        away, eye = w - self.centre, torch.eye(len(w), dtype=w.dtype)
+        factor = torch.linalg.cholesky(bend + self.precision * eye)
+        root = torch.linalg.solve_triangular(factor, eye, upper=False).T
+        value = float(value + self.precision / 2 * away.square().sum())
+        return Peak(self, w, -value, root, root.T @ (pull + self.precision * away))
 
     def near(self, point: Tensor, root: Tensor, reach: float) -> Rows:
         """Return the rows that a displacement of at most ``reach`` may carry across the kink."""
@@ -71,30 +73,50 @@ class LogPosterior:
 
 @dataclass(frozen=True, eq=False)
 class Peak:
-    """The approximate mode of F.
+    """A point at which F is known: at last the mode.
 
     Attributes:
         posterior: F.
         point: m, (n,).
+        value: −F(m).
         root: L with L Lᵀ = F″(m)⁻¹, (n, n).
-        longest: h, the largest M‖z‖ of the data's rows in the norm of F″(m)⁻¹.
-        decrement: ν = ‖F′(m)‖ in that norm.
-        course: F and ν of every step.
-        none: no rows, of the kind of the data's.
+        white: LᵀF′(m), (n,).
     """
 
     posterior: LogPosterior
     point: Tensor
+    value: float
     root: Tensor
-    longest: float
-    decrement: float
-    course: Tensor
-    none: Rows
+    white: Tensor
+
+    @property
+    def gradient_norm(self) -> float:
+        """ν = ‖F′(m)‖ in the norm of F″(m)⁻¹."""
+        return float(self.white.norm())
+
+    @cached_property
+    def _longest(self) -> tuple[float, Rows]:
+        longest, none = self.posterior.records.sum(_longest, self.root)
+        return float(longest), none
+
+    @property
+    def longest(self) -> float:
+        """h, the largest M‖z‖ of the data's rows in the norm of F″(m)⁻¹."""
+        return self._longest[0]
+
+    @property
+    def none(self) -> Rows:
+        """No rows, of the kind of the data's."""
+        return self._longest[1]
 
     @property
     def error(self) -> float:
         """Bound on the distance to the true mode, in standard deviations: −ln(1 − hν)/h."""
-        return distance(self.longest, self.decrement)
+        return distance(self.longest, self.gradient_norm)
+
+    def step(self, size: float) -> Peak:
+        """Return the point after this share of Newton's step."""
+        return self.posterior.at(self.point - size * (self.root @ self.white))
 
 
 def distance(longest: float, pull: float) -> float:
@@ -111,33 +133,12 @@ def distance(longest: float, pull: float) -> float:
     return pull if longest == 0 else -math.log1p(-longest * pull) / longest
 
 
-def climbed(posterior: LogPosterior, start: Tensor, enough: float = 0.0) -> Peak:
-    """Return the mode to rounding, by Newton steps that are halved until F falls.
+def climbed(posterior: LogPosterior, start: Tensor, enough: float = 0.0) -> list[Peak]:
+    """Return the points of a search for the mode; the last is the mode to rounding.
 
     Args:
         posterior: F.
         start: where to begin, (n,).
         enough: ν from which on no further step is made.
     """
-    w, course, best = start, [], math.inf
-    here, gradient, curvature = posterior.at(w)
-    for _ in range(_STEPS):
-        factor = torch.linalg.cholesky(curvature)
-        white = torch.linalg.solve_triangular(factor, gradient.unsqueeze(1), upper=False)
-        decrement = float(white.norm())
-        course.append([here, decrement])
-        if decrement <= enough or (decrement < 1e-3 and decrement >= best / 2):
-            break  # close enough, or only rounding error remains
-        best = decrement if decrement < 1e-3 else math.inf
-        step = torch.linalg.solve_triangular(factor.T, white, upper=True).squeeze(1)
-        size, limit = 1.0, here + 1e-12 * abs(here)
-        here, gradient, curvature = posterior.at(w - step)
-        while here > limit and size > 1e-9:
-            size /= 2
-            here, gradient, curvature = posterior.at(w - size * step)
-        w = w - size * step
-    eye = torch.eye(len(w), dtype=w.dtype)
-    root = torch.linalg.solve_triangular(factor, eye, upper=False).T
-    longest, none = posterior.records.sum(_longest, root)
-    made = torch.tensor(course, dtype=torch.float64)
-    return Peak(posterior, w, root, float(longest), decrement, made, none)
+    return climb(posterior.at(start), enough, enough=lambda _: True, smallest=1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from bdpvi._ground.host import HOST
 from bdpvi._ground.progress import Track
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.guide import Guide
-from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated, run_svi
+from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated
 from bdpvi.bayesian.mode.classes import weigh
 from bdpvi.bayesian.mode.expansion import FAR, ModeExpansion, first_steps
 from bdpvi.bayesian.mode.influence import of_any_table, of_mode
@@ -23,7 +23,7 @@ from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeig
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.datasets.dataset import BlockData, Data, Dataset
 from bdpvi.datasets.records import Spread
-from bdpvi.guides.laplace import Laplace, PointMass
+from bdpvi.guides.laplace import Laplace
 from bdpvi.models.contract import Model
 from bdpvi.models.family import Family, weighing
 from bdpvi.models.multinomial import Softmax
@@ -43,10 +43,9 @@ class Mode(Neighbours):
 
     It is for :class:`~bdpvi.guides.Laplace` of regressions with a bounded loss
     (:mod:`bdpvi.models.losses`): :class:`~bdpvi.BayesianLogisticRegression` without clipped scores,
-    others made by ``bounded``, and :class:`~bdpvi.models.own.OwnRegression`. The guide is trained
-    by SVI if ``Training`` has a rate below 1 or a custom optimiser, and then refined by Newton
-    steps on all records until the decrement proves that the mode is reached; the result does not
-    depend on the start. Besides the panel, the influence of any conceivable record is bounded
+    others made by ``bounded``, and :class:`~bdpvi.models.own.OwnRegression`. Newton steps on all
+    records go on until the decrement proves that the mode is reached; the settings of ``Training``
+    are not used. Besides the panel, the influence of any conceivable record is bounded
     (:mod:`bdpvi.bayesian.mode.influence`), so that the cost of draws is certified.
 
     Args:
@@ -107,8 +106,8 @@ class Mode(Neighbours):
             every: Data = data if self.table is None else self.table
             records = every.parts.map(weigh, model)
             posterior = LogPosterior(records, len(every), model.precision(n), centre)
-            start = self._start(problem, _lifted(centre, every_class), track)
-            peak = _climbed(posterior, (start.view(n, -1) @ every_class).flatten())
+            path = _climbed(posterior, centre)
+            peak = path[-1]
         if not peak.error <= EXACT:
             raise FloatingPointError(
                 f"the fit is only known to within {peak.error:.3g} standard deviations of the "
@@ -122,17 +121,9 @@ class Mode(Neighbours):
         parameters = {"loc": _lifted(peak.point, every_class), "scale_tril": factor}
         return TrainedNeighbours(
             {name: value.to(data.x.device) for name, value in parameters.items()},
-            Convergence(-peak.course[:, 0], peak.course[:, 1]),
+            Convergence.of((one.value, one.gradient_norm) for one in path),
             panels,
         )
-
-    def _start(self, problem: Problem, centre: torch.Tensor, track: Track[Any]) -> torch.Tensor:
-        """Return the start of Newton's method: the result of SVI, if it is requested."""
-        if problem.plan.rate == 1:
-            return centre
-        delta = PointMass(problem.model, start={"loc": centre.to(problem.data.x)})
-        parameters, _ = run_svi(replace(problem, guide=delta), track)
-        return parameters["loc"].double().cpu()
 
     def _panel(self, model: Family, peak: Peak, rows: RowFits) -> Panel:
         """Return the panel of one kind."""
@@ -156,15 +147,15 @@ class Mode(Neighbours):
         return panel.marked(rows.records.ids, rows.records.x, rows.records.y)
 
 
-def _climbed(posterior: LogPosterior, start: Tensor) -> Peak:
-    """Return the mode; of many blocks with few passes, from the mode of some of them."""
+def _climbed(posterior: LogPosterior, start: Tensor) -> list[Peak]:
+    """Return the points of the search; of many blocks it starts at the mode of some of them."""
     records = posterior.records
     if not isinstance(records, Spread):
         return climbed(posterior, start)
     if records.blocks >= _THIN:
         some = records.thinned(_THIN)
         few = LogPosterior(some, posterior.count, posterior.precision / _THIN, posterior.centre)
-        start = climbed(few, start, enough=_ROUGH).point
+        start = climbed(few, start, enough=_ROUGH)[-1].point
     return climbed(posterior, start, enough=_CLOSE)
 
 

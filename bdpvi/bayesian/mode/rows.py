@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from bdpvi._ground.threads import slices
+from bdpvi.bayesian.optimum.newton import Steps, settle
 from bdpvi.bayesian.optimum.packed import monomials, squares
 from bdpvi.models.family import Family
 from bdpvi.models.losses import PredictorLoss
@@ -22,7 +23,6 @@ _ENTRIES = 1 << 20
 TINY = 1e-13
 """Limit on the total variation distance of a neighbour's Gaussian from the true one, for one that
 needs no pass over the records."""
-_TURNS = 60
 _SETTLED = TINY / 8
 
 
@@ -144,52 +144,52 @@ class Weighted(Weighed):
         return _Own(self.z @ root, self.z @ point, sign * self.weight, self)
 
 
-class OwnCurvature:
-    """Added or removed records, one for each neighbour, in units of the mode."""
+class OwnCurvature(Protocol):
+    """Added or removed records, one for each neighbour, in units of the mode.
+
+    Attributes:
+        start: no displacement, (m, n).
+        least: the least eigenvalue of F″ of the neighbour at the mode, at most 1, (m,).
+    """
 
     start: Tensor
-    """No displacement, (m, n)."""
     least: Tensor
-    """The least eigenvalue of F″ of the neighbour at the mode, at most 1, (m,)."""
 
     def pull(self, shift: Tensor) -> Tensor:
         """Return the record's part of F′ at displacements (m, n), with its sign."""
-        raise NotImplementedError
 
     def bend(self, shift: Tensor) -> Tensor:
         """Return the record's part of F″ at displacements (m, n), packed, with its sign."""
-        raise NotImplementedError
 
     def step(self, gradient: Tensor) -> Tensor:
         """Return J⁻¹G, J the neighbour's F″ at the mode, limited for long steps."""
-        raise NotImplementedError
-
-    def first(self) -> Tensor:
-        """Return the first step of every neighbour, (m, n)."""
-        return -self.step(self.pull(self.start))
-
-    def solved(self, pull: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the displacements (m, n), and norms of the remaining gradients, (m,).
-
-        Args:
-            pull: the gradient of the data's part of F, minus its value at 0.
-        """
-        shift = self.first()
-        best, result = torch.full_like(shift[:, 0], math.inf), shift
-        for _ in range(_TURNS):
-            gradient = pull(shift) + self.pull(shift)
-            size = torch.linalg.vector_norm(gradient, dim=1)
-            better = size < best
-            result = torch.where(better.unsqueeze(1), shift, result)
-            gained = bool((size[better] < best[better] / 2).any())
-            best = torch.minimum(best, size)
-            if not gained or bool((best < _SETTLED).all()):
-                break
-            shift = shift - self.step(gradient)
-        return result, best
 
 
-class _Own(OwnCurvature):
+def first(own: OwnCurvature) -> Tensor:
+    """Return the first step of every neighbour, (m, n)."""
+    return -own.step(own.pull(own.start))
+
+
+def solved(
+    records: Any, place: tuple[Tensor, Tensor, float], pull: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the displacements (m, n), and norms of the remaining gradients, (m,).
+
+    Args:
+        records: the added or removed records.
+        place: arguments of their ``own``.
+        pull: the gradient of the data's part of F, minus its value at 0.
+    """
+
+    def problem(at: Tensor) -> Steps:
+        own = records.select(at).own(*place)
+        return (lambda x: pull(x) + own.pull(x)), own.step
+
+    start = first(records.own(*place))
+    return settle(problem, start, torch.full_like(start[:, 0], _SETTLED), 1)
+
+
+class _Own:
     """Rows in units of the mode, logits there, ±ω: J = I ± ω ℓ″ uuᵀ, by Sherman and Morrison."""
 
     def __init__(self, u: Tensor, logit: Tensor, weight: Tensor, records: Weighted) -> None:

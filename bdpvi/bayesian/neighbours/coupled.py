@@ -23,8 +23,7 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.fingerprint import described, identity
 from bdpvi.bayesian.inference.optimisers import check_elementwise
 from bdpvi.bayesian.inference.svi import Convergence, Problem, TrainingState, run_svi
-from bdpvi.bayesian.neighbours.duration import announce, seconds_of
-from bdpvi.bayesian.neighbours.route import Change, Neighbours, Remove, TrainedNeighbours
+from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours
 from bdpvi.bayesian.neighbours.rows import RowFits, train_rows
 from bdpvi.datasets.records import Spread
 
@@ -37,8 +36,8 @@ class Coupled(Neighbours):
 
     It works for any Pyro model: all neighbours are rows of one parameter matrix, ``torch.func``
     over the traced model gives each row's gradient, and an elementwise optimiser trains every row
-    as if it were alone. Source: the definition itself; nothing is approximated. A trial of a few
-    steps tells beforehand if the training takes minutes.
+    as if it were alone. Source: the definition itself; nothing is approximated. The bar of progress
+    shows the time that is left; :class:`bdpvi.Optimum`, for models that it takes, needs far less.
 
     Args:
         kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once.
@@ -57,7 +56,7 @@ class Coupled(Neighbours):
 
     def __init__(
         self,
-        *kinds: Change,
+        *kinds: Remove | Add,
         chunk: int = CHUNK,
         checkpoint: str | Path | None = None,
         executor: Executor | None = None,
@@ -81,8 +80,6 @@ class Coupled(Neighbours):
         }
         posterior = problem.guide.released(parameters)
         panels = []
-        if self.executor is None:
-            self._announce(problem, neighbours, parameters, parts)
         for rows in neighbours:
             with log.step(f"neighbours ({rows.kind})"):
                 train = self._found if self.executor is None else self._by_workers
@@ -93,22 +90,6 @@ class Coupled(Neighbours):
             panels.append(Panel(rows.kind, ids, GaussianPairs(r, b2)))
         convergence = Convergence(fit["elbo"], fit["gradient_norm"])
         return TrainedNeighbours(parameters, convergence, tuple(panels))
-
-    def _announce(
-        self,
-        problem: Problem,
-        neighbours: Sequence[RowFits],
-        parameters: Mapping[str, Tensor],
-        parts: Checkpoint | None,
-    ) -> None:
-        """Warn of a long training, after a trial of the first steps."""
-        chunks = [chunk for rows in neighbours for chunk in self._chunks(rows)]
-        left = [c.rows for c in chunks if parts is None or not parts.file(c.name).exists()]
-        if left:
-            first = left[0]
-            seconds = seconds_of(problem, lambda one: _compared(first, one, parameters))
-            records = sum(len(rows.records) for rows in left)
-            announce(seconds * records / len(first.records), records, problem.plan.steps)
 
     def _found(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -128,13 +128,6 @@ def _sample(data: Dataset, records: int | None, seed: int) -> Dataset:
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(data), generator=generator, device="cpu")[:size]
     return data.select(chosen.sort().values.to(data.x.device))
-
-
-class Change(Protocol):
-    """A choice of neighbours: :class:`Remove`, :class:`Add`, or a part of one."""
-
-    def rows(self, data: Dataset, model: Model) -> RowFits:
-        """Return the neighbours of ``data``, with records that the model accepts."""
 
 
 class Neighbours:

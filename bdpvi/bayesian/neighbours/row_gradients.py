@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import torch
 from pyro import poutine
@@ -59,48 +59,6 @@ class RowGradient(Protocol):
 
     def __call__(self, free: Free, step: Step, out: Free) -> None:
         """Write the gradients at the parameters ``free`` of m rows into ``out``, shaped alike."""
-
-
-@dataclass(frozen=True, eq=False)
-class RowSteps:
-    """Some steps of Adam that all rows take.
-
-    Attributes:
-        seen: all records of the data.
-        here: indices in the data of each step's batch.
-        mine: rows whose extra record is in each step's batch.
-        seeds: seed of each step's base noise.
-        adam: (steps, 5), see :func:`bdpvi.bayesian.inference.optimisers.adam_factors`.
-    """
-
-    seen: Seen
-    here: Sequence[Tensor]
-    mine: Sequence[Tensor]
-    seeds: Sequence[int]
-    adam: Tensor
-
-
-@runtime_checkable
-class TakesSteps(RowGradient, Protocol):
-    """A :class:`RowGradient` that can also train by Adam, many steps at a time."""
-
-    def packed(self, start: Free) -> Tensor:
-        """Return the parameters of one row as a vector for :meth:`train`, (entries,)."""
-
-    def unpacked(self, flat: Tensor) -> Free:
-        """Return the parameters, (m, ...), from m such vectors, (entries, m)."""
-
-    def train(
-        self, state: tuple[Tensor, Tensor, Tensor], extra: Seen, sign: float, run: RowSteps
-    ) -> None:
-        """Overwrite the state of m rows by their state after the run.
-
-        Args:
-            state: parameters, first and second moments, each (entries, m).
-            extra: one extra record for each row.
-            sign: weight of the extra record where it is in the batch.
-            run: the steps.
-        """
 
 
 class TracedGradient:

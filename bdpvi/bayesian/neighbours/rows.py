@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyro
@@ -16,26 +14,17 @@ from torch.distributions import transform_to
 from bdpvi._ground.host import HOST, onto
 from bdpvi.bayesian.inference.guide import Free, Reparameterised
 from bdpvi.bayesian.inference.optimisers import decay, fresh, fused
-from bdpvi.bayesian.inference.svi import Observer, Problem, isolated
+from bdpvi.bayesian.inference.svi import Problem, isolated
 from bdpvi.bayesian.neighbours.row_gradients import (
     ALIGNED,
     LogisticGradient,
     RowGradient,
-    RowSteps,
-    Seen,
     Step,
-    TakesSteps,
     TracedGradient,
 )
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.noise.batches import Batches, batches
-
-_RUN = 2**20
-"""Bytes of the batches in one run of compiled steps; they should stay in the L2 cache."""
-
-_LONGEST_RUN = 32
-"""Largest number of steps of a run: progress is shown only between runs."""
+from bdpvi.noise.batches import batches
 
 _LEAST_ROWS = 256
 """Fewest rows that make another thread worthwhile."""
@@ -62,7 +51,6 @@ def train_rows(
     problem: Problem,
     rows: RowFits,
     tick: Callable[[], object] = lambda: None,
-    observe: Observer | None = None,
 ) -> dict[str, Tensor]:
     """Train one guide per row along the fit's own plan; return constrained parameters, (m, ...).
 
@@ -74,17 +62,16 @@ def train_rows(
         problem: the fit's problem.
         rows: the neighbours.
         tick: called after every step.
-        observe: called after every step with the rows' constrained parameters, (m, ...).
     """
     data, records = problem.data, rows.records
     with isolated(data.x), pyro.validation_enabled(False):
         problem.guide.setup(data.x, data.y)
-        course = Trajectory.of(problem, max(int(data.ids.max()), int(records.ids.max())) + 1)
+        course = Trajectory(problem, max(int(data.ids.max()), int(records.ids.max())) + 1)
         parts = 1
-        if course.gradient.threads and observe is None and not data.x.is_cuda:
+        if course.gradient.threads and not data.x.is_cuda:
             parts = min(torch.get_num_threads(), max(1, len(records) // _LEAST_ROWS))
         if parts == 1:
-            return course.follow(rows, tick, observe)
+            return course.follow(rows, tick)
         size = -(-len(records) // (parts * ALIGNED)) * ALIGNED
         done = _side_by_side(course, list(rows.parts(size)), tick)
         return {name: torch.cat([part[name] for part in done]) for name in done[0]}
@@ -128,127 +115,53 @@ def row_gradient(problem: Problem) -> RowGradient:
     model, guide, rate = problem.model, problem.guide, problem.plan.rate
     if type(model) is not BayesianLogisticRegression or not isinstance(guide, Reparameterised):
         return TracedGradient(problem)
-    compilable = not model.intercept_mean and not model.weighs
-    if problem.data.x.device.type == "cpu" and compilable:
-        with suppress(ImportError):  # numba is optional
-            from bdpvi.bayesian.neighbours.rows_compiled import CompiledGradient
-
-            if CompiledGradient.knows(guide):
-                return CompiledGradient(model, guide, rate)
     return LogisticGradient(model, guide, rate)
 
 
-Now = Callable[[], Free]
-"""Returns the current parameters of the rows."""
-
-
-@dataclass(frozen=True, eq=False)
 class Trajectory:
-    """The state shared by all rows: the batches, and the data in the gradient's form.
+    """What all rows share: the batches, and the data in the form that the gradient needs.
 
-    Attributes:
+    Args:
         problem: the fit's problem.
-        batches: batches of its plan.
-        gradient: gradient of the rows.
-        adam: coefficients of Adam's steps, see :attr:`Problem.adam`, if the gradient uses them.
-        seen: the data.
-        index: index in the data of the record with each id, -1 if there is none.
+        limit: a number above every id.
     """
 
-    problem: Problem
-    batches: Batches
-    gradient: RowGradient
-    adam: Tensor | None
-    seen: Seen
-    index: Tensor
+    def __init__(self, problem: Problem, limit: int) -> None:
+        self.problem, self.limit = problem, limit
+        self.batches, self.gradient = batches(problem.plan, limit), row_gradient(problem)
+        self.data, self.index = self.gradient.see(problem.data), _index(problem.data, limit)
 
-    @classmethod
-    def of(cls, problem: Problem, limit: int) -> Trajectory:
-        """Return the course of a problem; ``limit`` is above every id."""
-        gradient = row_gradient(problem)
-        return cls(
-            problem,
-            batches(problem.plan, limit),
-            gradient,
-            problem.adam if isinstance(gradient, TakesSteps) else None,
-            gradient.see(problem.data),
-            _index(problem.data, limit),
-        )
-
-    def follow(
-        self,
-        rows: RowFits,
-        tick: Callable[[], object] = lambda: None,
-        observe: Observer | None = None,
-    ) -> dict[str, Tensor]:
+    def follow(self, rows: RowFits, tick: Callable[[], object]) -> dict[str, Tensor]:
         """Train rows; arguments and result as for :func:`train_rows`."""
         guide, x = self.problem.guide, self.problem.data.x
         transforms = {name: transform_to(c) for name, c in guide.constraints.items()}
         start = {name: transforms[name].inv(v) for name, v in guide.initial(x).items()}
-
-        def constrained(now: Now) -> dict[str, Tensor]:
-            return {name: transforms[name](value).contiguous() for name, value in now().items()}
-
-        if isinstance(self.gradient, TakesSteps) and self.adam is not None:
-            longest = 1 if observe is not None else _LONGEST_RUN
-            steps = self._run_by_run(self.gradient, self.adam, start, rows, longest)
-        else:
-            steps = self._step_by_step(start, rows)
-        for step, now in steps:
-            tick()
-            if observe is not None:
-                observe(step, constrained(now))
-        return constrained(now)
-
-    def _step_by_step(self, start: Free, rows: RowFits) -> Iterator[tuple[int, Now]]:
-        """Train by the optimiser; yield each finished step with the parameters after it."""
         shapes = {name: value.shape for name, value in start.items()}
-        flat = _repeated(torch.cat([value.flatten() for value in start.values()]), rows)
+        first = torch.cat([value.flatten() for value in start.values()])
+        flat = first.unsqueeze(1).repeat(1, len(rows.records))
         flat.grad = torch.empty_like(flat)
         free, gradient = _parameters(flat, shapes), _parameters(flat.grad, shapes)
+
         extra = tuple(_adjacent(part) for part in self.gradient.see(rows.records))
         optim, generator = fused(fresh(self.problem.optim)), torch.Generator()
-        index = _index(rows.records, len(self.index))
+        index = _index(rows.records, self.limit)
         for step in range(self.problem.plan.steps):
-            here, mine = self._batch(step, index)
+            ids = self.batches[step]
+            here, mine = (_present(every[ids], flat.device) for every in (self.index, index))
             weight = flat.new_zeros(len(rows.records))
             weight[mine] = rows.sign
-            batch = tuple(part[here] for part in self.seen)
+            batch = tuple(part[here] for part in self.data)
             generator.manual_seed(self.batches.noise_seeds[step])
             self.gradient(free, Step(extra, weight, batch, generator), gradient)
             optim([flat])
             decay(optim)
-            yield step, lambda: free
-
-    def _run_by_run(
-        self, gradient: TakesSteps, adam: Tensor, start: Free, rows: RowFits, longest: int
-    ) -> Iterator[tuple[int, Now]]:
-        """Do the same by runs of steps, whose batches stay in the cache for all rows."""
-        plan = self.problem.plan
-        flat = _repeated(gradient.packed(start), rows)
-        state = (flat, torch.zeros_like(flat), torch.zeros_like(flat))
-        extra = gradient.see(rows.records)
-        index = _index(rows.records, len(self.index))
-        bytes_each = max(1, math.ceil(plan.rate * self.seen[0].nbytes))
-        length = min(longest, max(1, _RUN // bytes_each))
-        for first in range(0, plan.steps, length):
-            steps = range(first, min(first + length, plan.steps))
-            here, mine = zip(*(self._batch(step, index) for step in steps), strict=True)
-            seeds = self.batches.noise_seeds[steps.start : steps.stop]
-            run = RowSteps(self.seen, here, mine, seeds, adam[steps.start : steps.stop])
-            gradient.train(state, extra, rows.sign, run)
-            yield from ((step, lambda: gradient.unpacked(flat)) for step in steps)
-
-    def _batch(self, step: int, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the indices of the batch's records in the data, and among the rows' own."""
-        ids, device = self.batches[step], self.seen[0].device
-        here, mine = self.index[ids], index[ids]
-        return onto(here[here >= 0], device), onto(mine[mine >= 0], device)
+            tick()
+        return {name: transforms[name](value).contiguous() for name, value in free.items()}
 
 
-def _repeated(start: Tensor, rows: RowFits) -> Tensor:
-    """Return (entries, m), the same parameters for all rows."""
-    return start.unsqueeze(1).repeat(1, len(rows.records))
+def _present(index: Tensor, device: torch.device) -> Tensor:
+    """Return the indices of the records that there are."""
+    return onto(index[index >= 0], device)
 
 
 def _parameters(flat: Tensor, shapes: Mapping[str, torch.Size]) -> Free:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,9 +26,7 @@ class Numerics:
         ball: radius around an approximate optimum within which the certificate places the true one,
             so also the largest provable error. A larger radius lowers the bound on J.
         strength: smallest lower bound on the eigenvalues of J that counts as positive.
-        steps: largest number of steps of an iteration.
-        settled: change of the gradient's error, relative to the displacement, below which another
-            step is not worthwhile.
+        settled: gradient, relative to the first displacement, at which a neighbour stays.
         rounding: the same, absolute.
         negligible: relative error of the polynomial of degree 2 at the mean displacement below
             which the tensor of degree 3 is not formed.
@@ -45,8 +43,7 @@ class Numerics:
     bends: int = 9
     ball: float = 1e-3
     strength: float = 0.05
-    steps: int = 20
-    settled: float = 1e-8
+    settled: float = 3e-9
     rounding: float = 1e-14
     negligible: float = 1e-6
     entries: int = 1 << 25
@@ -149,14 +146,13 @@ class Terms:
             second[..., far] = new[2] / grown - other
         return first, second
 
-    def newton(self, inverse: Tensor, gradient: Tensor, sign: float) -> tuple[Tensor, Tensor]:
-        """Return the step J'⁻¹G, where J' includes the record's own term, and ‖G - J step‖.
+    def newton(self, inverse: Tensor, sign: float) -> Callable[[Tensor], Tensor]:
+        """Return the function J'⁻¹G of gradients G, where −J' includes the record's own term.
 
         By Woodbury: J' = J - UBUᵀ with the columns (x, 0) and (0, e) of U and B of the record's
-        derivatives D_2, D_3, D_4. Where J' is not clearly positive the step is J⁻¹G.
+        derivatives D_2, D_3, D_4. Where J' is not clearly positive it is J⁻¹G.
         """
         d = len(self.x)
-        step = inverse @ gradient
         in_x, in_e = inverse[:, :d] @ self.x, inverse[:, d:] @ self.e
 
         def along(z: Tensor) -> Tensor:
@@ -164,16 +160,15 @@ class Terms:
 
         b = sign * self.slopes[torch.tensor([[2, 3], [3, 4]])].permute(2, 0, 1)
         inner = torch.eye(2).to(b) - b @ torch.stack([along(in_x), along(in_e)], 2)
-        clear = torch.linalg.det(inner) > NUMERICS.strength
-        inner = torch.where(clear[:, None, None], inner, torch.eye(2).to(b))
-        c = torch.linalg.solve(inner, b @ along(step).unsqueeze(2)).squeeze(2) * clear.unsqueeze(1)
-        bent = torch.hypot(c[:, 0] * norms(self.x), c[:, 1] * norms(self.e))
-        return step + in_x * c[:, 0] + in_e * c[:, 1], bent
+        clear = (torch.linalg.det(inner) > NUMERICS.strength)[:, None, None]
+        weight = torch.linalg.solve(torch.where(clear, inner, torch.eye(2).to(b)), b) * clear
 
-    def blocks(self, size: int) -> Iterator[Terms]:
-        """Iterate over blocks of columns."""
-        for start in range(0, len(self), size):
-            yield self.select(slice(start, start + size))
+        def step(gradient: Tensor) -> Tensor:
+            plain = inverse @ gradient
+            c = (weight @ along(plain).unsqueeze(2)).squeeze(2)
+            return plain + in_x * c[:, 0] + in_e * c[:, 1]
+
+        return step
 
 
 @dataclass(frozen=True, eq=False)

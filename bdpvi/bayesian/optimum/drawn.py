@@ -31,7 +31,7 @@ from bdpvi._ground.threads import slices
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.guide import Guide
-from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated, run_svi
+from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated
 from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.bayesian.optimum.sensitivity import largest, room
@@ -54,9 +54,9 @@ class FixedDraws(Neighbours):
     """The optimum over fixed base draws, and a bound on what every record moves it.
 
     It is for :class:`~bdpvi.BayesianMultinomialRegression` made by its ``bounded``, with a
-    full-rank or mean-field guide that has a ``noise_scale``. The guide is trained by SVI if
-    ``Training`` has a rate below 1, and then refined on all records until the gradient proves that
-    the optimum is reached; the result does not depend on the start.
+    full-rank or mean-field guide that has a ``noise_scale``. The search uses all records and goes
+    on until the gradient proves that the optimum is reached; the settings of ``Training`` are not
+    used.
 
     Args:
         kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once.
@@ -103,7 +103,7 @@ class FixedDraws(Neighbours):
             allowed = room(model, weights, SHARE)
             elbo = DrawnElbo(model, guide, model.precision(weights), self.rotations)
             with log.step("fit"):
-                start = self._start(problem, elbo, track)
+                start = self._start(elbo, data.x)
                 mean, root, course = elbo.minimum(data.x.double(), data.y.double(), start, allowed)
             panels = []
             for kind in self.kinds:
@@ -111,18 +111,14 @@ class FixedDraws(Neighbours):
                 with log.step(f"neighbours ({rows.kind})"):
                     panels.append(self._panel(elbo, rows, mean, root, allowed, most))
         name, scale = elbo.parameter(root)
-        convergence = Convergence(*torch.tensor(course, dtype=torch.float64).T)
+        convergence = Convergence.of(course)
         return TrainedNeighbours({"loc": mean, name: scale}, convergence, tuple(panels))
 
-    def _start(self, problem: Problem, elbo: DrawnElbo, track: Track[Any]) -> Tensor:
-        """Return the start: the result of SVI, if it is requested, or the prior."""
-        deviation = elbo.precision**-0.5
-        eye = torch.eye(elbo.guide.dim, dtype=torch.float64, device=problem.data.x.device)
-        if problem.plan.rate == 1:
-            return elbo.packed(0 * eye[0], deviation * eye)
-        found, _ = run_svi(problem, track)
-        scale = found["scale"].diag() if elbo.diagonal else found["scale_tril"]
-        return elbo.packed(found["loc"].double(), scale.double())
+    @staticmethod
+    def _start(elbo: DrawnElbo, like: Tensor) -> Tensor:
+        """Return the start: the prior."""
+        eye = torch.eye(elbo.guide.dim, dtype=torch.float64, device=like.device)
+        return elbo.packed(0 * eye[0], elbo.precision**-0.5 * eye)
 
     def _panel(
         self, elbo: DrawnElbo, rows: RowFits, mean: Tensor, root: Tensor, near: float, most: float
@@ -208,7 +204,7 @@ class DrawnElbo:
 
     def minimum(
         self, x: Tensor, y: Tensor, start: Tensor, allowed: float
-    ) -> tuple[Tensor, Tensor, list[list[float]]]:
+    ) -> tuple[Tensor, Tensor, list[tuple[float, float]]]:
         """Return μ and L within ``allowed`` of the minimiser, and the course of the search.
 
         The search is L-BFGS with the logarithms of L's diagonal; where rounding of F misleads line
@@ -217,19 +213,20 @@ class DrawnElbo:
         Raises:
             FloatingPointError: if the gradient stays too large.
         """
-        best, least, careful, course = start, math.inf, True, []
+        best, least, careful = start, math.inf, True
+        course: list[tuple[float, float]] = []
         flat = start
         for _ in range(_ROUNDS):
             mean, root = self.unpacked(flat)
             value, pull = self.both(mean, root, x, y)
             norm = math.hypot(*(float(part.norm()) for part in pull))
             if norm / self.precision <= allowed:
-                course.append([-float(value), norm])
+                course.append((-float(value), norm))
                 return mean, root, course
             if not norm < least / 10:
                 careful = not careful
             if norm < least:
-                course.append([-float(value), norm])
+                course.append((-float(value), norm))
                 best, least = flat, norm
             flat = self._searched(best, x, y, careful=careful)
         raise FloatingPointError(

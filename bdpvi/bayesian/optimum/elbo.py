@@ -17,15 +17,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bdpvi._ground.outputs import several
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.family import Family, departure
 from bdpvi.models.logistic import LogisticLoss
 from bdpvi.models.losses import PredictorLoss
 
 _LOGISTIC = LogisticLoss()
-_STEPS = 500
-_LATE = 1e-3
 
 
 class Source(Protocol):
@@ -216,7 +213,7 @@ class Point:
         return departure(self.mean, self.objective.last)
 
     @cached_property
-    def elbo(self) -> float:
+    def value(self) -> float:
         """The ELBO up to a constant."""
         prior = self.departure.square().sum() + self.root.square().sum()
         entropy = torch.linalg.slogdet(self.root).logabsdet
@@ -297,46 +294,3 @@ def start(objective: Objective) -> Point:
     eye = torch.eye(len(square)).to(square)
     mean = -departure(square.new_zeros(len(square)), objective.last)
     return objective.at(mean, objective.precision * eye + square)
-
-
-def climb(
-    point: Point,
-    tolerance: float,
-    reached: Callable[[Point], object] = lambda point: None,
-    enough: Callable[[Point], bool] = lambda point: False,
-) -> list[Point]:
-    """Return the points of a damped natural-gradient ascent, the last within ``tolerance``.
-
-    Steps are halved until the ELBO rises (a full step overshoots where a tight clip leaves little
-    curvature), near the maximum, where its change is below rounding, until the gradient falls.
-
-    Args:
-        point: the start.
-        tolerance: stop when the norm of the gradient is below it.
-        reached: called with every point but the first.
-        enough: whether to accept a point if rounding keeps the gradient above ``tolerance``.
-
-    Raises:
-        FloatingPointError: if the gradient norm cannot be brought down to ``tolerance``.
-    """
-    path, size = [point], 1.0
-    while path[-1].gradient_norm > tolerance:
-        here, size = path[-1], min(1.0, 2 * size)
-        new = here.step(size)
-        while not (
-            new.elbo > here.elbo
-            or (here.gradient_norm < _LATE and new.gradient_norm < here.gradient_norm)
-        ):
-            size /= 2
-            if size < 1e-6 or len(path) > _STEPS:
-                if enough(here):
-                    return path
-                raise FloatingPointError(
-                    f"tolerance={tolerance:g} is out of reach: the gradient norm stays at "
-                    f"{here.gradient_norm:.3g} after {several(len(path), 'step')}; raise the "
-                    "tolerance or rescale the features"
-                )
-            new = here.step(size)
-        path.append(new)
-        reached(new)
-    return path

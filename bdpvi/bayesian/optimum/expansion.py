@@ -43,6 +43,7 @@ from bdpvi.bayesian.optimum.coordinates import (
 )
 from bdpvi.bayesian.optimum.displacements import NUMERICS, Moves, Terms, norm, norms, reach
 from bdpvi.bayesian.optimum.elbo import Point, Records, total
+from bdpvi.bayesian.optimum.newton import Steps, settle
 from bdpvi.bayesian.optimum.packed import monomials, taylor_weights, third_moments
 from bdpvi.bayesian.optimum.series import heat, left_out, left_out_of_sums
 from bdpvi.bayesian.optimum.sizes import parameters_of, pays
@@ -156,7 +157,7 @@ class Expansion:
         """Iterate over the data in blocks of this size."""
         blocks = self._held or map(self._terms, self.point.objective.records.rows())
         for block in blocks:
-            yield from block.blocks(size)
+            yield from map(block.select, slices(len(block), size)[: len(block)])
 
     def terms(self, records: Records) -> Terms:
         """Return records, in the data or not, in the coordinates of the expansion."""
@@ -206,33 +207,33 @@ class Expansion:
         bent += torch.maximum((d2 + d3) * length.square(), (d3 + d4) * own.e.square().sum(0))
         return torch.where(s < 0.5, self.least - bent, -math.inf)
 
-    def solve(self, neighbours: Terms, sign: float) -> Moves:
+    def _first(self, own: Terms, sign: float) -> tuple[Tensor, Tensor]:
+        """Return the first steps, (p, n), and the gradients at which displacements stay, (n,)."""
+        # At 0 there is only the record's own term.
+        z = self.inverse @ (self.gradient.unsqueeze(1) + sign * own.coefficients(0))
+        return z, NUMERICS.settled * norms(z[: len(own.x)]) + NUMERICS.rounding
+
+    def solve(self, own: Terms, sign: float) -> Moves:
         """Return the optima with one record added or removed each, by the data's polynomial.
 
-        A column stops when it has settled, so that it does not depend on the other columns.
-
         Args:
-            neighbours: the records, at most about ``columns``.
+            own: the records, at most about ``columns``.
             sign: 1 to add a record, -1 to remove it.
         """
-        d = len(neighbours.x)
-        # At 0 there is only the record's own term. Without a polynomial there is no other.
-        z = self.inverse @ (self.gradient.unsqueeze(1) + sign * neighbours.coefficients(0))
-        moves = Moves(z[:d], z[d:], z.new_full((len(neighbours),), math.inf))
+        z, enough = self._first(own, sign)
         if not self.tensors:
-            return moves
-        moving = torch.arange(len(neighbours), device=z.device)
-        for _ in range(NUMERICS.steps):
-            own, here = neighbours.select(moving), moves.select(moving)
-            z = torch.cat([here.m, here.y])
-            gradient = self.polynomial(z) + self._rest(z, own, sign) - self.jacobian @ z
-            left = self.missed(z) + self._own_left(z, own)
-            found, chord = self._certify(z, self.inverse @ gradient, own, left)
-            moves.put(moving, found)
-            moving = moving[self._moving(found, chord)]
-            if not len(moving):
-                break
-        return moves
+            return Moves(z[: len(own.x)], z[len(own.x) :], torch.full_like(enough, math.inf))
+
+        def problem(at: Tensor) -> Steps:
+            some = own.select(at)
+
+            def falls(z: Tensor) -> Tensor:
+                return self.jacobian @ z - self.polynomial(z) - self._rest(z, some, sign)
+
+            return falls, some.newton(self.inverse, sign)
+
+        z, size = settle(problem, z, enough, 0)
+        return self._certified(z, size + self.missed(z) + self._own_left(z, own), own)
 
     def solve_all(self, neighbours: Terms, sign: float, track: Track[Any] = silent) -> Moves:
         """Do :meth:`solve` for any number of records."""
@@ -243,46 +244,55 @@ class Expansion:
 
     def rough(self, moves: Moves, precision: float) -> Tensor:
         """Return the columns not proven to ``precision``, see :class:`bdpvi.Optimum`."""
-        return (~self._precise(moves, precision)).nonzero()[:, 0]
-
-    def _precise(self, moves: Moves, precision: float) -> Tensor:
         allowed = precision * norms(moves.m).clamp(min=self.typical) + 2 * self.slack / self.least
         # A column whose iteration diverged is infinitely far: relative to that any error is small.
-        return (moves.error <= allowed) & moves.error.isfinite()
+        precise = (moves.error <= allowed) & moves.error.isfinite()
+        return (~precise).nonzero()[:, 0]
 
-    def refine(
-        self, neighbours: Terms, sign: float, moves: Moves, precision: float
-    ) -> tuple[Moves, Tensor]:
-        """Return better optima, with better bounds, by one pass over the data.
-
-        Optima that are already precise stay unchanged.
+    def refined(self, own: Terms, sign: float, moves: Moves, precision: float) -> Moves:
+        """Return the optima with one record added or removed each, by passes over the data.
 
         Args:
-            neighbours: the records.
+            own: the records.
             sign: 1 or -1.
-            moves: the previous optima.
+            moves: where to begin.
             precision: see :meth:`rough`.
-
-        Returns:
-            The optima, and the columns that another pass may still improve.
         """
-        own = torch.cat([moves.m, moves.y])
+        _, enough = self._first(own, sign)
+        z, weak = torch.cat([moves.m, moves.y]), self.strength(norms(moves.m), norms(moves.y), own)
         # With the bound by the prior alone, truncation errors weigh more.
-        weak = self.strength(norms(moves.m), norms(moves.y), neighbours) <= NUMERICS.strength
         allowed = torch.where(
-            weak, min(NUMERICS.settled, 0.01 * precision / self.gain), NUMERICS.settled
+            weak <= NUMERICS.strength,
+            min(NUMERICS.settled, 0.01 * precision / self.gain),
+            NUMERICS.settled,
         )
-        data, left, far = self.exact(own, allowed)
-        left = left + torch.where(far, 0, self._own_left(own, neighbours))
-        gradient = data + self._rest(own, neighbours, sign, far) - self.fixed @ own
-        step, bent = neighbours.newton(self.inverse, gradient, sign)
-        found, chord = self._certify(own, step, neighbours, left, bent)
-        steep = norms(gradient)
-        here = replace(moves, error=self._by_prior(own, steep + left + self.slack))
-        chord = torch.where(found.error.isfinite(), chord, self._by_prior(own, steep))
-        stay = self._precise(here, precision / 10) & ~self._precise(found, precision)
-        found.put(stay.nonzero()[:, 0], here.select(stay))
-        return found, self._moving(found, chord)
+
+        def problem(at: Tensor) -> Steps:
+            some = own.select(at)
+
+            def falls(z: Tensor) -> Tensor:
+                data, _, far = self.exact(z, allowed[at])
+                return self.fixed @ z - data - self._rest(z, some, sign, far)
+
+            return falls, some.newton(self.inverse, sign)
+
+        z, size = settle(problem, z, enough, 0)
+        _, left, far = self._series(z, allowed)
+        size = size + left + torch.where(far, 0, self._own_left(z, own))
+        moves = self._certified(z, size, own)
+        return replace(moves, error=torch.minimum(moves.error, self._by_prior(z, size)))
+
+    def _certified(self, z: Tensor, gradient: Tensor, own: Terms) -> Moves:
+        """Return displacements with their errors, by a bound on the norms of the gradients G.
+
+        The bound is by strong monotonicity, valid if the optimum is in the ball of
+        :meth:`strength`. (It is, because the gradient on the ball's sphere then points inwards.)
+        """
+        m, y = z[: len(own.x)], z[len(own.x) :]
+        strength = self.strength(norms(m), norms(y), own)
+        error = (gradient + self.slack) / strength
+        proven = (strength > NUMERICS.strength) & (error <= NUMERICS.ball)
+        return Moves(m, y, torch.where(proven, error, math.inf))
 
     def _by_prior(self, z: Tensor, gradient: Tensor) -> Tensor:
         """Bound the distance of z from the optimum by the norm of the gradient there.
@@ -292,34 +302,8 @@ class Expansion:
         """
         s = math.sqrt(2) * norms(z[len(self.coordinates.frame) :])
         wide = (1 + s).sqrt()
-        return torch.where(s < 0.5, reach(self.gain * wide * gradient, wide), math.inf)
-
-    def _moving(self, found: Moves, chord: Tensor) -> Tensor:
-        return chord > NUMERICS.settled * norms(found.m) + NUMERICS.rounding
-
-    def _certify(
-        self, z: Tensor, step: Tensor, own: Terms, left: Tensor, bent: Tensor | float = 0.0
-    ) -> tuple[Moves, Tensor]:
-        """Take a step and bound the error after it.
-
-        ``left`` bounds the error of the gradient G, ``bent`` the norm of G - J step. The bound is
-        by strong monotonicity, valid if the optimum is in the ball of :meth:`strength`. (It is,
-        because the gradient on the ball's sphere then points inwards.)
-
-        Returns:
-            The optima, and the part of their errors that another step would reduce.
-        """
-        d, new = len(own.x), z + step
-        move, change = norms(z[:d]), norms(z[d:])
-        strength = self.strength(
-            torch.maximum(move, norms(new[:d])), torch.maximum(change, norms(new[d:])), own
-        )
-        # G(z + step) = G(z) - J step + (J - J') step.
-        chord = bent + (self.least - strength) * norms(step)
-        error = (left + chord + self.slack) / strength
-        strong = strength > NUMERICS.strength
-        error = torch.where(strong & (error <= NUMERICS.ball), error, math.inf)
-        return Moves(new[:d], new[d:], error), torch.where(strong, chord / strength, 0)
+        far = self.gain * wide * (gradient + self.slack)
+        return torch.where(s < 0.5, reach(far, wide), math.inf)
 
     def _own_left(self, z: Tensor, own: Terms) -> Tensor:
         """Bound the truncation error of the record's own series in the gradient."""
@@ -374,6 +358,16 @@ class Expansion:
             bound += self.sizes[n] * terms[n]
         return bound
 
+    def _series(self, z: Tensor, allowed: Tensor | float) -> tuple[int, Tensor, Tensor]:
+        """Return the degree of :meth:`exact`, its error and ``far``, without a pass."""
+        a, s = self._farthest(z)
+        for degree in range(5, NUMERICS.series + 1, 2):
+            left = left_out_of_sums(heat(a, s, degree + 1), s, degree, *self.totals)
+            far = ~(left <= allowed * norms(z)) & (s < 0.5)
+            if not bool(far.any()):
+                break
+        return degree, torch.where(far, 0, left), far
+
     def exact(
         self, z: Tensor, allowed: Tensor | float = NUMERICS.settled
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -382,14 +376,9 @@ class Expansion:
         The series are long enough for an error ``allowed``, relative to the displacement. If none
         is, and s < ½, the integrals are computed by quadrature, and ``far`` is true.
         """
-        a, s = self._farthest(z)
-        for degree in range(5, NUMERICS.series + 1, 2):
-            left = left_out_of_sums(heat(a, s, degree + 1), s, degree, *self.totals)
-            far = ~(left <= allowed * norms(z)) & (s < 0.5)
-            if not bool(far.any()):
-                break
+        degree, left, far = self._series(z, allowed)
         columns = far.nonzero()[:, 0]
         rows = max(64, NUMERICS.cells // 4 // max(1, z.shape[1]))
         sums = each(lambda block: (block.added(z, degree, columns),), self._blocks(rows))
         (added,) = total(sums)
-        return added, torch.where(far, 0, left), far
+        return added, left, far

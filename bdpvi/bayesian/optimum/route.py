@@ -30,18 +30,16 @@ from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated
 from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours
 from bdpvi.bayesian.neighbours.rows import RowFits
-from bdpvi.bayesian.optimum.displacements import Moves, Terms
-from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, Source, climb, start
+from bdpvi.bayesian.optimum.displacements import Moves
+from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, Source, start
 from bdpvi.bayesian.optimum.enclosing import enclosing
 from bdpvi.bayesian.optimum.expansion import Expansion
+from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.search import search
 from bdpvi.bayesian.optimum.sensitivity import largest, room, scale_name
-from bdpvi.bayesian.optimum.sizes import PART, Size, free_memory
+from bdpvi.bayesian.optimum.sizes import PART, Size, memory
 from bdpvi.models.contract import Model
 from bdpvi.models.family import Family, smooth
-
-PASSES = 30
-"""Largest number of passes over the data; they stop when no neighbour improves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +182,7 @@ class Optimum(Neighbours):
     def _check_size(self, source: Source, neighbours: Sequence[RowFits], *, diagonal: bool) -> None:
         """Warn of a long job, and refuse one without enough memory."""
         assert isinstance(source, Records)
-        d, free = source.x.shape[1], free_memory() if source.x.is_cpu else math.inf
+        d, free = source.x.shape[1], memory() if source.x.is_cpu else math.inf
         everyone = sum(len(rows.records) for rows in neighbours)
         size = Size.of(len(source), everyone, d, diagonal=diagonal)
         size.check(d, diagonal=diagonal, available=free)
@@ -214,10 +212,10 @@ class Optimum(Neighbours):
         """Return the optimum and the search path, resuming an interrupted run."""
         begun = None if kept is None else kept.begun("fit")
         state = None if begun is None else begun.state()
-        course: list[list[float]] = [] if state is None else state["course"]
+        course: list[tuple[float, float]] = [] if state is None else state["course"]
 
         def note(point: Point) -> None:
-            course.append([point.elbo, point.gradient_norm])
+            course.append((point.value, point.gradient_norm))
             if begun is not None:
                 begun.reached(
                     lambda: {"mean": point.mean, "metric": point.metric, "course": course}
@@ -230,7 +228,7 @@ class Optimum(Neighbours):
             device = problem.data.x.device
             first = objective.at(state["mean"].to(device), state["metric"].to(device))
         point = climb(first, self.tolerance, note, enough)[-1]
-        return point, Convergence(*torch.tensor(course, dtype=torch.float64).T)
+        return point, Convergence.of(course)
 
     def _panel(self, job: Job, rows: RowFits) -> Panel:
         """Return the panel of the neighbours of one kind."""
@@ -288,9 +286,11 @@ class Optimum(Neighbours):
         """
         terms, named = expansion.terms(records), partial(_named, track, kind)
         moves = expansion.solve_all(terms, sign, named)
-        self._passes(expansion, terms, sign, moves, named)
-        columns = expansion.rough(moves, self.precision)
-        for column in named(columns.tolist(), "search"):
+        for part in named(expansion.rough(moves, self.precision).split(PART), "passes"):
+            found = expansion.refined(terms.select(part), sign, moves.select(part), self.precision)
+            better = found.error < moves.error[part]
+            moves.put(part[better], found.select(better))
+        for column in named(expansion.rough(moves, self.precision).tolist(), "search"):
             record, name = records.select(slice(column, column + 1)), ids[column] if ids else column
             try:
                 found = search(expansion, record, sign, f" {name}")
@@ -298,27 +298,8 @@ class Optimum(Neighbours):
                 if not bounded:
                     raise
                 continue
-            moves.put(torch.tensor([column], device=columns.device), found)
+            moves.put(slice(column, column + 1), found)
         return moves
-
-    def _passes(
-        self, expansion: Expansion, terms: Terms, sign: float, moves: Moves, track: Track[Any]
-    ) -> None:
-        """Improve rough columns by passes over the data, until no column improves."""
-        columns = expansion.rough(moves, self.precision)
-        for number in range(1, PASSES + 1):
-            if not len(columns):
-                break
-            better = []
-            for turn in track(range(-(-len(columns) // PART)), f"pass {number}"):
-                part = columns[turn * PART : (turn + 1) * PART]
-                found, more = expansion.refine(
-                    terms.select(part), sign, moves.select(part), self.precision
-                )
-                moves.put(part, found)
-                better.append(part[more])
-            columns = torch.cat(better)
-            columns = columns[torch.isin(columns, expansion.rough(moves, self.precision))]
 
 
 def _named(track: Track[Any], kind: str, items: Sequence[Any], description: str) -> Iterable[Any]:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 
 from bdpvi.bayesian.optimum.displacements import Moves, norm, reach
-from bdpvi.bayesian.optimum.elbo import Changed, Records, climb
+from bdpvi.bayesian.optimum.elbo import Changed, Records
 from bdpvi.bayesian.optimum.expansion import Expansion
+from bdpvi.bayesian.optimum.newton import climb
 
 FARTHEST = 0.01
 """Largest distance of a search's result from the optimum, in standard deviations: beyond it, a

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
+import os
 import warnings
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -79,7 +77,7 @@ class Size:
         Args:
             d: number of variables.
             diagonal: whether the guide is a mean-field guide.
-            available: available memory in bytes.
+            available: bytes of memory.
 
         Raises:
             ValueError: if there is not enough memory.
@@ -91,7 +89,7 @@ class Size:
         if self.memory > available:
             raise ValueError(
                 f"{job} about {self.memory / 2**30:.1f} GiB of memory, more than the "
-                f"{available / 2**30:.1f} GiB that are free; {less}"
+                f"{available / 2**30:.1f} GiB of this machine; {less}"
             )
         if seconds > _LONG or self.memory > _LARGE:
             warnings.warn(
@@ -102,29 +100,8 @@ class Size:
             )
 
 
-def free_memory(system: Path = Path("/")) -> float:
-    """Return the bytes of memory that this process may still use on Linux, elsewhere inf.
-
-    It is the least of the machine's available memory and the memory left in the process's control
-    group and its parents; cached files that are not in use count as free.
-    """
-    free = math.inf
-    with suppress(OSError, TypeError):
-        machine = (system / "proc/meminfo").read_text("utf-8")
-        free = 1024.0 * int(re.search(r"MemAvailable:\s*(\d+) kB", machine)[1])  # type: ignore[index]
-        groups = (system / "proc/self/cgroup").read_text("utf-8")
-        for kind, path in re.findall(r"^\d+:(|memory):/(.*)$", groups, re.MULTILINE):
-            limit, used = _FILES[kind]
-            own = system / "sys/fs/cgroup" / kind / path
-            for group in (own, *own.parents):
-                with suppress(OSError, ValueError):  # no such file; or no limit, which is "max"
-                    cached = re.findall(r"inactive_file (\d+)", (group / "memory.stat").read_text())
-                    left = float((group / limit).read_text()) - float((group / used).read_text())
-                    free = min(free, max(0.0, left) + float(cached[-1]))
-    return free
-
-
-_FILES = {
-    "": ("memory.max", "memory.current"),  # version 2
-    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-}
+def memory() -> float:
+    """Return the bytes of this machine's memory; inf on Windows, which does not say."""
+    if not hasattr(os, "sysconf"):
+        return math.inf
+    return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")

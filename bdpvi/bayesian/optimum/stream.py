@@ -24,7 +24,8 @@ from bdpvi.bayesian.inference.svi import Problem
 from bdpvi.bayesian.neighbours.route import Neighbours, Remove
 from bdpvi.bayesian.optimum import tables
 from bdpvi.bayesian.optimum.displacements import Moves
-from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, Source, climb, start
+from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, Source, start
+from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.route import Job, Optimum, pairs
 from bdpvi.bayesian.optimum.sizes import parameters_of
 from bdpvi.bayesian.optimum.tables import ModelTable

@@ -24,7 +24,6 @@ from bdpvi import (
 from bdpvi._ground.progress import silent
 from bdpvi.bayesian import Add, Remove
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser, isolated, run_svi
-from bdpvi.bayesian.neighbours import duration
 from bdpvi.bayesian.neighbours.row_gradients import Step, TracedGradient
 from bdpvi.bayesian.neighbours.rows import RowFits, row_gradient, train_rows
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
@@ -284,33 +283,3 @@ def test_threads_give_what_one_gives_and_stop_together(monkeypatch: pytest.Monke
         train_rows(p, rows, stop_at_five)
     assert done == 5
     torch.set_num_threads(before)
-
-
-def test_the_time_of_a_training_is_measured_by_its_first_steps() -> None:
-    """A fake clock: 5 seconds once, and 0.25 for each step."""
-    now = 0.0
-
-    def train(problem: Problem) -> None:
-        nonlocal now
-        now += 5 + 0.25 * problem.plan.steps
-
-    some = problem(logistic_data(20, 2))
-    long = replace(some, plan=BatchPlan(steps=1000))
-    assert duration.seconds_of(long, train, lambda: now) == pytest.approx(250)
-    assert duration.seconds_of(some, train, lambda: now) == 0
-
-
-def test_a_long_training_is_announced_and_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = logistic_data(30, 2)
-
-    def trained() -> torch.Tensor:
-        some = replace(problem(data), plan=BatchPlan(steps=120, rate=0.5, seed=3))
-        return Coupled(chunk=8).train(some, silent).panels[0].pairs.b2
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        quiet = trained()
-    monkeypatch.setattr(duration, "LONG", -1.0)
-    with pytest.warns(RuntimeWarning, match="30 neighbours for 120 steps each: about 0 minutes"):
-        loud = trained()
-    assert torch.equal(quiet, loud)

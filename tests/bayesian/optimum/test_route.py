@@ -28,9 +28,10 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.bayesian.optimum.displacements import Moves
-from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, climb, start
+from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, start
 from bdpvi.bayesian.optimum.enclosing import enclosing
 from bdpvi.bayesian.optimum.expansion import Expansion
+from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.packed import (
     indices,
     monomials,
