@@ -166,7 +166,8 @@ class Terms:
         def step(gradient: Tensor) -> Tensor:
             plain = inverse @ gradient
             c = (weight @ along(plain).unsqueeze(2)).squeeze(2)
-            return plain + in_x * c[:, 0] + in_e * c[:, 1]
+            whole: Tensor = plain + in_x * c[:, 0] + in_e * c[:, 1]
+            return whole
 
         return step
 

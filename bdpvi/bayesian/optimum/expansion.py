@@ -228,7 +228,8 @@ class Expansion:
             some = own.select(at)
 
             def falls(z: Tensor) -> Tensor:
-                return self.jacobian @ z - self.polynomial(z) - self._rest(z, some, sign)
+                pull: Tensor = self.jacobian @ z - self.polynomial(z) - self._rest(z, some, sign)
+                return pull
 
             return falls, some.newton(self.inverse, sign)
 
@@ -272,7 +273,8 @@ class Expansion:
 
             def falls(z: Tensor) -> Tensor:
                 data, _, far = self.exact(z, allowed[at])
-                return self.fixed @ z - data - self._rest(z, some, sign, far)
+                pull: Tensor = self.fixed @ z - data - self._rest(z, some, sign, far)
+                return pull
 
             return falls, some.newton(self.inverse, sign)
 

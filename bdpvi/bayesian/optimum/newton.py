@@ -19,7 +19,7 @@ _LATE, _FLAT = 1e-3, 1e-12
 are rounding."""
 
 
-class Place(Protocol):
+class SearchPoint(Protocol):
     """A point of a search for the highest value."""
 
     @property
@@ -34,7 +34,7 @@ class Place(Protocol):
         """Return the point after this share of a step."""
 
 
-P = TypeVar("P", bound=Place)
+P = TypeVar("P", bound=SearchPoint)
 
 
 def climb(
