@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bdpvi.bayesian.curve import draw_groups
     from bdpvi.bayesian.neighbours.route import Add, Remove
     from bdpvi.bayesian.optimum.drawn import FixedDraws
+    from bdpvi.bayesian.pricing import membership
     from bdpvi.bayesian.releases import preview
 else:
     __getattr__ = lazy(
@@ -22,6 +23,7 @@ else:
             "neighbours.route": ("Add", "Remove"),
             "optimum.drawn": ("FixedDraws",),
             "curve": ("draw_groups",),
+            "pricing": ("membership",),
             "releases": ("preview",),
         },
     )
@@ -34,6 +36,7 @@ __all__ = [
     "Remove",
     "cost_of",
     "draw_groups",
+    "membership",
     "preview",
 ]
 

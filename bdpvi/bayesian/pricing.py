@@ -10,6 +10,7 @@ from dataclasses import replace
 from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.answer import nothing
 from bdpvi.bayesian.accounting.every_group import with_groups
+from bdpvi.bayesian.accounting.membership import Membership, told_apart
 from bdpvi.bayesian.accounting.record_losses import RecordLosses, losses_of_fit
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.table import TableCost
@@ -55,6 +56,30 @@ def table(
         ValueError: if no total for single records is known.
     """
     return TableCost.of(fit.ledger, accounting or fit.accounting, *_with(fit, planned))
+
+
+def membership(fit: Fit, *, planned: Charge | None = None) -> Membership:
+    """Return how well anybody tells whether a record is in the table, after everything spent on it.
+
+    It charges nothing. It takes a few seconds, as means are bounded at several ε.
+
+    Args:
+        fit: a fit of the table with a certified range, by ``guides.Laplace``.
+        planned: a further release.
+
+    Raises:
+        ValueError: if nothing was spent or planned, no range is certified, or charges that are not
+            Gaussian were made on the table: for these ``cost.worst_case.attack_success`` holds.
+    """
+    found = table(fit, planned)
+    if not found.accounts:
+        raise ValueError(found.why or "planned=None: nothing was released from this table yet")
+    if found.rest or fit.ledger.others:
+        raise ValueError(
+            "fit: other charges on this table are not Gaussian, or are in another ledger; ask "
+            "cost(fit).worst_case.attack_success for a bound on everything"
+        )
+    return told_apart(found.accounts)
 
 
 def _with(fit: Fit, planned: Charge | None) -> tuple[Entry | None, dict[str, RecordLosses]]:

@@ -113,6 +113,20 @@ class Family:
         of_features = counted * float(limit) ** 2 if counted else 0.0
         return math.sqrt(of_features + (bool(self.intercept) * self.constant) ** 2)
 
+    def boxes(self, weights: int) -> list[list[int]]:
+        """Return groups of a row's columns that are at most ``limit`` long; none without a bound.
+
+        A category is a group; its columns are scaled together.
+
+        >>> Regression.bounded(levels=((1, 2),)).boxes(5)
+        [[1, 2], [0], [3]]
+        """
+        if not self.intercept or math.isinf(self.longest(weights)):
+            return []
+        grouped = {at for group in self.levels for at in group}
+        alone = [[at] for at in range(weights - 1) if at not in grouped]
+        return [list(group) for group in self.levels] + alone
+
     def precision(self, weights: int) -> float:
         """Return the prior's precision, λ = 4MsCB by default where records are weighted."""
         if self.prior_scale is not None:

@@ -354,7 +354,8 @@ def certified(log_mgf_of: Callable[[Tensor | slice], LogMgf], beta: float) -> De
 
     def at(epsilon: float) -> Tensor:
         delta = bound_of(epsilon)
-        anchor = float(_ANCHORS[(_ANCHORS.log() - math.log(epsilon)).abs().argmin()])
+        near = math.log(max(epsilon, float(_ANCHORS[0])))
+        anchor = float(_ANCHORS[(_ANCHORS.log() - near).abs().argmin()])
         for rows, inversion in made_for(anchor):
             delta[rows] = torch.minimum(delta[rows], inversion.bound(epsilon)[0])
         return delta

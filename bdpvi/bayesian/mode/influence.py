@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from bdpvi.bayesian.mode.classes import part_of
 from bdpvi.bayesian.mode.objective import EXACT, Peak, distance
+from bdpvi.bayesian.optimum.packed import unpack
 from bdpvi.models.family import Family
 from bdpvi.privacy.conceivable import Influence
 
 _ROOM, _WIDEST = 10 * EXACT, 4.0
 """Addition to a record's pull as two fits end within :data:`EXACT` of their modes, and the largest
 spread it covers: F′ at one is EXACT in its own norm, at the other (e^s + a)^½ < 9 times."""
+
+
+_MANY = 400
+"""The most weights for which the search of :func:`widest` is worth its time."""
+_SHARPER = (1e1, 1e2, 1e3, 1e4)
+"""How sharply the largest eigenvalue counts, in turn."""
 
 
 def of_any_record(
@@ -57,20 +67,22 @@ def of_any_record(
     return Influence(added=added, columns=columns, shift=shift, spread=longest * shift, share=share)
 
 
-def _of_least(
-    model: Family, columns: int, longest: float, least: float, *, added: bool
+def _of_widest(
+    model: Family, columns: int, longest: float, widest: float, *, added: bool
 ) -> Influence | None:
-    """Return the influence where λ_min is at least ``least``."""
+    """Return the influence where zᵀF″(m)⁻¹z ≤ Λ‖z‖² for every row z, Λ being ``widest``."""
     assert model.loss is not None
     bound, n = model.loss.bound, columns // model.loss.predictors
     norm = model.weighted_norm(n)
-    pull = bound.score * norm / math.sqrt(least)
-    share = bound.curvature * norm * model.longest(n) / least
+    pull = bound.score * norm * math.sqrt(widest)
+    share = bound.curvature * norm * model.longest(n) * widest
     found = of_any_record(longest, pull, share, columns, added=added, room=_ROOM)
-    if found is None:
-        return None
-    found = replace(found, stated=model.loss.stated)
-    return found if model.loss.predictors == 1 else _spread(found)
+    return found and replace(found, stated=model.loss.stated)
+
+
+def _of_all_ranks(model: Family, found: Influence | None) -> Influence | None:
+    """Return the influence for a loss of any number of predictors."""
+    return found if found is None or model.loss.predictors == 1 else _spread(found)
 
 
 def _spread(found: Influence) -> Influence:
@@ -85,11 +97,93 @@ def _spread(found: Influence) -> Influence:
     return replace(found, spread=wider, share=0.0)
 
 
-def of_mode(model: Family, mode: Peak, *, added: bool) -> Influence | None:
-    """Return how far any conceivable record moves this table's mode."""
-    curvature = torch.linalg.inv(mode.root @ mode.root.T)
-    least = max(float(torch.linalg.eigvalsh(curvature)[0]), mode.posterior.precision)
-    return _of_least(model, len(mode.point), mode.longest, least, added=added)
+def widest(model: Family, covariance: Tensor) -> float:
+    r"""Return Λ with zᵀAz ≤ Λ‖z‖² for the covariance A and every row z that is conceivable.
+
+    A row's column c of ones times :attr:`.Family.constant` bounds its others: Σ_{j∈g} z_j² ≤ ρ z_c²
+    for every group g of :meth:`.Family.boxes`, ρ = (limit/constant)². So for every μ ≥ 0
+
+        zᵀAz ≤ zᵀ(A + Σ_g μ_g (ρ e_c e_cᵀ − Σ_{j∈g} e_j e_jᵀ))z ≤ λ_max(…) ‖z‖²
+
+    (the S-procedure; without it Λ is the largest eigenvalue of A, whose eigenvector may not be near
+    any row). Any μ is rigorous; a search minimises the convex right side, smoothed. Of several
+    predictors the rows are v ⊗ z, v the score, and each inequality is multiplied by ‖v‖².
+
+    Args:
+        model: has a loss.
+        covariance: A, (n, n), n the number of weights in all.
+    """
+    from scipy.optimize import minimize  # takes a while to load
+
+    top, predictors = float(torch.linalg.eigvalsh(covariance)[-1]), model.loss.predictors
+    n = len(covariance) // predictors
+    groups = model.boxes(n) if len(covariance) <= _MANY else []
+    if not groups or model.limit is None:
+        return top
+    signs = torch.zeros(len(groups), n, dtype=torch.float64)
+    signs[:, -1] = (model.limit / model.constant) ** 2
+    for row, group in zip(signs, groups, strict=True):
+        row[group] = -1
+    signs, least, mu = signs.repeat_interleave(predictors, 1), 1.0, torch.zeros(len(groups)).numpy()
+
+    def largest(mu: Any, sharp: float) -> tuple[float, Any]:
+        size, axes = torch.linalg.eigh(covariance / top + (torch.tensor(mu) @ signs).diag())
+        weights, value = (sharp * size).softmax(0), (sharp * size).logsumexp(0) / sharp
+        return float(value), (signs @ (axes.square() @ weights)).numpy()
+
+    for sharp in _SHARPER:
+        mu = minimize(
+            largest, mu, (sharp,), "L-BFGS-B", True, bounds=[(0, None)] * len(mu),
+            options={"maxiter": 100},
+        ).x  # fmt: skip
+        exact = covariance / top + (torch.tensor(mu) @ signs).diag()
+        least = min(least, float(torch.linalg.eigvalsh(exact)[-1]))
+    return least * top * (1 + 1e-9)  # rounding of eigenvalues
+
+
+def _change(mode: Peak, third: Tensor | None, shift: float) -> float:
+    """Return a bound on the change of F″ over a shift, in units of F″(m): ‖T₃‖t + ½(ht)²e^{ht}.
+
+    T₃ is the third derivative of F, ‖T₃‖ the spectral norm of it as a matrix (n, n²), so that
+    ‖T₃[Δ]‖ ≤ ‖T₃‖t; the rest is the fourth, as |ℓ⁗| ≤ M²ℓ″ and ℓ″ grows by at most e^{ht}. Rows
+    that the shift may carry across a kink are left out of T₃: theirs grows by at most e^{ht} − 1.
+    """
+    ht, near = mode.longest * shift, 0.0
+    if third is None:
+        records, eye = mode.posterior.records, torch.zeros(1, len(mode.point)).double()
+        (third,) = records.sum(part_of, "tensors", mode.point, mode.root, 1, shift)
+        crossing = mode.posterior.near(mode.point, mode.root, shift)
+        bend = unpack(crossing.bends(mode.point, mode.root, eye).T)[0]
+        near = math.expm1(ht) * float(torch.linalg.eigvalsh(bend)[-1])
+    flat = unpack(third).flatten(1)
+    turned = float(torch.linalg.matrix_norm(flat, 2)) * shift
+    return turned + near + 0.5 * mode.none.excess(1) * ht**2 * math.exp(ht)
+
+
+def of_mode(
+    model: Family, mode: Peak, third: Tensor | None = None, *, added: bool
+) -> Influence | None:
+    """Return how far any conceivable record moves this table's mode.
+
+    Args:
+        model: has a loss.
+        mode: the fit.
+        third: T₃, packed, (n(n + 1)/2, n); None if it is to be computed, as where rows near a kink
+            are left out of it.
+        added: whether the record is added.
+    """
+    most = min(widest(model, mode.root @ mode.root.T), 1 / mode.posterior.precision)
+    found = _of_widest(model, len(mode.point), mode.longest, most, added=added)
+    if found is None:
+        return None
+    change = _change(mode, third, found.shift)
+    spread = -math.log1p(-change) if change < 1 else math.inf
+    if spread < found.spread:
+        # A removed record's own curvature is a share of F″ at the new mode.
+        share = found.share if added else found.share * math.exp(spread)
+        if added or share < 1:
+            found = replace(found, spread=spread, share=share)
+    return _of_all_ranks(model, found)
 
 
 def of_any_table(model: Family, columns: int, *, added: bool) -> Influence | None:
@@ -114,5 +208,5 @@ def of_any_table(model: Family, columns: int, *, added: bool) -> Influence | Non
     n, size = columns // model.loss.predictors, model.loss.bound.concordance
     least = model.precision(n)
     longest = size * model.longest(n) / math.sqrt(least)
-    found = _of_least(model, columns, longest, least, added=added)
+    found = _of_all_ranks(model, _of_widest(model, columns, longest, 1 / least, added=added))
     return found if found and found.spread < _WIDEST else None

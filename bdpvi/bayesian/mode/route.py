@@ -133,11 +133,13 @@ class Mode(Neighbours):
             far = first_steps(peak, own, rows.sign)
             expansion = ModeExpansion(peak, FAR * far)
             moved = expansion.neighbours(own, rows.sign)
+            smooth = math.isinf(own.loss.kink)
+            third = expansion.polynomial.bends[0] if smooth else None
         panel = Panel(
             rows.kind,
             rows.records.ids.cpu(),
             moved.pairs(),
-            influence=of_mode(model, peak, added=added),
+            influence=of_mode(model, peak, third, added=added),
             error=(moved.error + peak.error).clamp(max=1.0),
         )
         if self.table is None:  # the caller has all records

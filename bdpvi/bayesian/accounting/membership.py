@@ -1,0 +1,123 @@
+r"""How well anybody tells whether a record is in the table: the three statements of a certificate.
+
+An attacker knows all other records, the settings and the record x, and sees what was released. P_x
+and Q_x are its laws with and without x, δ_x(ε) = sup_S P_x(S) − e^ε Q_x(S) of the two. On average
+over x from the population:
+
+- at even odds the best guess is right with probability (1 + E δ_x(0))/2 (Neyman and Pearson: the
+  best test of P_x against Q_x adds their total variation distance δ_x(0));
+- tests that wrongly accuse a share α of those who are not in the table find at most
+  min_ε e^ε α + E δ_x(ε) of those who are, even if their thresholds differ by record: each has
+  TPR_x ≤ e^ε α_x + δ_x(ε), and the mean of α_x is α;
+- of no conceivable record is a guess right more often than (1 + R(0))/2, R the range of δ_x.
+
+The means are bounded by :func:`~bdpvi.bayesian.accounting.betting.betting` on [0, R(ε)], at fixed
+ε, as for a certified ε.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bdpvi.bayesian.accounting.accountant import Account
+from bdpvi.bayesian.accounting.answer import estimate
+from bdpvi.bayesian.accounting.betting import betting
+from bdpvi.privacy.event import WITH
+
+_EPSILONS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Every ε at which a mean is bounded."""
+_RATES = (0.01, 0.001)
+"""Shares of wrongly accused."""
+_GAMMA = 1e-9
+
+
+@dataclass(frozen=True)
+class Membership:
+    """How well anybody tells whether a record is in the table, after everything charged.
+
+    It is for the table's owner, as it was computed from the records.
+
+    Attributes:
+        accuracy: how often the best guess is right at even odds, as a mean over the population.
+        anyone: the same for any conceivable record.
+        found: for false-positive rates of 1 % and 0.1 %, the largest true-positive rate, as a mean.
+        failure_probability: of all means together.
+        own: whether the table's own records stand for fresh ones, which duplicates violate.
+    """
+
+    accuracy: float
+    anyone: float
+    found: tuple[tuple[float, float], ...]
+    failure_probability: float
+    own: bool = True
+
+    def __str__(self) -> str:
+        shares = " and ".join(
+            f"{_above(false)} in 100 outsiders finds at most {_above(true)} in 100 members"
+            for false, true in self.found
+        )
+        stand = ", if the table's own records can serve as fresh ones" * self.own
+        return (
+            "Somebody who knows everything about a person, all other records and how this was "
+            "computed, and for whom it is an even bet whether the person is in the table, guesses "
+            f"right after seeing what was released in at most {_above(self.accuracy)} of 100 "
+            f"cases, as an average over people like those in this population{stand}; of no person "
+            f"whatever in more than {_above(self.anyone)}. An attacker who wrongly accuses "
+            f"{shares}. This is for this table and one record a person. It was read from the "
+            "records and is the owner's"
+        )
+
+
+def _above(share: float) -> str:
+    """Return a share in per cent, rounded up to two digits after the point."""
+    return f"{math.ceil(1e4 * share - 1e-9) / 100:g}"
+
+
+def told_apart(accounts: Sequence[Account]) -> Membership:
+    """Return how well anybody tells whether a record is in the table.
+
+    Args:
+        accounts: charges of the same table, each with its own records, with a proven range.
+
+    Raises:
+        ValueError: if nothing bounds the cost of any conceivable record.
+
+    >>> import torch
+    >>> from bdpvi.bayesian.accounting.draws import PosteriorDraws
+    >>> from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
+    >>> from bdpvi.bayesian.accounting.panel import Panel
+    >>> b2 = torch.full((5000, 1), 1e-4, dtype=torch.float64)
+    >>> panel = Panel("add", torch.arange(5000), GaussianPairs(torch.ones_like(b2), b2), 1e-2)
+    >>> found = told_apart([Account([PosteriorDraws((panel,))])])
+    >>> round(found.accuracy, 4), round(found.anyone, 4)
+    (0.5021, 0.5199)
+    """
+    for one in accounts:
+        one.need_panel()
+        if not one.bets or one.path:
+            raise ValueError(
+                "membership needs a bound on the cost of any conceivable record, as draws from "
+                "guides.Laplace of a bounded regression have, and the conversion 'hockey-stick'"
+            )
+    means, most = dict.fromkeys(_EPSILONS, 0.0), 0.0
+    for one in accounts:
+        for name in one.directions:
+            if not name.endswith(WITH):
+                continue  # the other order has the same total variation distance
+            deltas = one.deltas(name, 1e-5)
+            assert deltas.bound is not None
+            most = max(most, deltas.bound(0.0) + one.rounding)
+            for epsilon in _EPSILONS:
+                found = estimate(deltas, epsilon, betting, _GAMMA)
+                rounding = (1 + math.exp(epsilon)) * one.rounding
+                means[epsilon] = max(means[epsilon], float(found.log_bound.exp()) + rounding)
+    rates = tuple(
+        (rate, min(1.0, *(math.exp(e) * rate + mean for e, mean in means.items())))
+        for rate in _RATES
+    )
+    tests = len(_EPSILONS) * sum(len(one.directions) for one in accounts)
+    own = any(name.startswith("remove") for one in accounts for name in one.directions)
+    average, anyone = (min(1.0, (1 + delta) / 2) for delta in (means[0.0], most))
+    return Membership(average, anyone, rates, tests * _GAMMA, own)

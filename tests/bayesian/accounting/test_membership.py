@@ -1,0 +1,87 @@
+"""How well anybody tells whether a record is in the table, against the best attacks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy.stats import norm
+from simulated import logistic_data
+
+import bdpvi
+from bdpvi import guides
+from bdpvi.bayesian.accounting.accountant import Account
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.bayesian.accounting.membership import told_apart
+from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.mode.route import Mode
+from bdpvi.bayesian.neighbours.route import Add
+from bdpvi.privacy import Charge
+from bdpvi.privacy.cost import Bound, Kind
+
+RECORDS = 20_000
+
+
+@pytest.mark.parametrize("draws", [1, 9])
+@pytest.mark.parametrize(("least", "excess"), [(0.01, 0.005), (0.2, 1e-9)])
+def test_of_equal_covariances_it_is_the_best_test_of_two_normal_laws(
+    draws: int, least: float, excess: float
+) -> None:
+    distance = torch.linspace(least, 0.2, RECORDS, dtype=torch.float64)
+    pairs = GaussianPairs(torch.ones(RECORDS, 1).double(), distance.square()[:, None])
+    panel = Panel("add", torch.arange(RECORDS), pairs, largest=0.04)
+    found = told_apart([Account([PosteriorDraws((panel,), draws)])])
+    mu = distance.numpy() * math.sqrt(draws)
+    right = norm.cdf(mu / 2).mean()
+    assert right * (1 - 1e-9) <= found.accuracy <= right * (1 + excess)
+    assert found.anyone == pytest.approx(norm.cdf(0.1 * math.sqrt(draws)), rel=1e-9)
+    for false, true in found.found:  # a threshold for each record that accuses as many outsiders
+        best = norm.sf(norm.isf(false) - mu).mean()
+        assert best <= true
+        assert true <= 1.25 * best or least < 0.2
+    assert not found.own
+
+
+def test_of_a_fit_it_is_what_the_best_attack_reaches() -> None:
+    """The likelihood ratio of draws with and without each of 40 fresh records."""
+    data = logistic_data(300, 3)
+    fresh = logistic_data(2000, 3, seed=1)
+    fresh = bdpvi.Dataset(fresh.x, fresh.y, ids=torch.arange(2000) + 10_000)
+    model = bdpvi.BayesianLogisticRegression()
+    route = Mode(Add(fresh))
+    fit = bdpvi.fit(model, guides.Laplace(model), data, neighbours=route, progress=False)
+    found = bdpvi.bayesian.membership(fit, planned=Charge(1, 1.0))
+    pairs, g, right = fit.panels[0].pairs, torch.Generator().manual_seed(0), []
+    for i in range(0, len(pairs.r), max(1, len(pairs.r) // 40)):
+        r, b = pairs.r[i], (pairs.b2[i] / pairs.r[i]).sqrt()
+        with_, without = torch.randn(2, 20_000, len(r), generator=g).double()
+        without = b + without / r.sqrt()
+
+        def loss(x: torch.Tensor, r: torch.Tensor = r, b: torch.Tensor = b) -> torch.Tensor:
+            value: torch.Tensor = (r * (x - b).square() - x.square() - r.log()).sum(1)
+            return value
+
+        hits = (loss(with_) > 0).double().mean() + (loss(without) <= 0).double().mean()
+        right.append(float(hits) / 2)
+    attack = torch.tensor(right)
+    error = float(attack.std()) / len(attack) ** 0.5 + 0.5 / (len(attack) * 40_000) ** 0.5
+    assert float(attack.mean()) - 3 * error <= found.accuracy
+    assert found.accuracy - 0.5 <= 2 * (float(attack.mean()) - 0.5) + 3 * error
+    assert float(attack.max()) - 0.015 <= found.anyone
+    assert "of no person whatever" in str(found)
+
+
+def test_it_is_refused_without_a_range_and_without_draws() -> None:
+    model = bdpvi.BayesianLogisticRegression.unweighted(intercept=True)
+    data = logistic_data(60, 3)
+    fit = bdpvi.fit(model, guides.Laplace(model), data, progress=False)
+    with pytest.raises(ValueError, match="needs a bound on the cost of any conceivable record"):
+        bdpvi.bayesian.membership(fit, planned=Charge(1, 1.0))
+
+
+def test_a_gaussian_distance_bounds_an_attack_more_closely() -> None:
+    given = {"kind": Kind.WORST_CASE, "epsilon": 3.0, "delta": 1e-5, "by": ""}
+    assert Bound(**given, distance=0.6).attack_success == pytest.approx(norm.cdf(0.3), rel=1e-9)
+    assert Bound(**given, distance=0.6).attack_success < Bound(**given).attack_success
