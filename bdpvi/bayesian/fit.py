@@ -311,7 +311,7 @@ def _route(
         route = neighbours or Mode()
         if not (isinstance(route, Mode) and Mode.takes(model, guide)):
             raise ValueError(
-                "guide: Laplace is the mode of BayesianLogisticRegression without clip, of a "
+                "guide: Laplace itself, not a subclass, is the mode of BayesianLogisticRegression without clip, of a "
                 "regression made by its bounded() or of an OwnRegression, by neighbours=Mode(), "
                 f"not of {model!r:.80} by {type(route).__name__}; use guides.FullRank"
             )

@@ -188,7 +188,7 @@ class Counting:
         order, where, drop = self.order, self.where, sorted(self.columns.drop or ())
         kept = (self.asked, drop, self.known.file, self.account.other_people, fraction)
         rows, whose = self.records(order, machine)
-        digest = self.table.fingerprint(machine.executor)
+        digest = self.table.fingerprint()
         people, limit = self.opened(whose)
         assert people.path is not None
 

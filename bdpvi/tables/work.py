@@ -277,7 +277,7 @@ class Work:
         if self.data is not None:
             table = self.data.fingerprint()
         elif self.table is not None:
-            table = self.table.fingerprint(self.machine.executor)
+            table = self.table.fingerprint()
             if self.limit is not None:
                 table = hashlib.sha256(f"{table} {self.limit!r}".encode()).hexdigest()
         else:

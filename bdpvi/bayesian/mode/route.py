@@ -72,7 +72,7 @@ class Mode(Neighbours):
     @staticmethod
     def takes(model: Model, guide: object) -> bool:
         """Return whether this route is the one of the model and the guide."""
-        return isinstance(guide, Laplace) and weighing(model) is not None
+        return type(guide) is Laplace and weighing(model) is not None  # not of a subclass's law
 
     @classmethod
     def bounds(cls, model: Model, guide: Guide, features: int = 1) -> bool:  # noqa: D102

@@ -47,7 +47,7 @@ def climb(
     """Return the points of an ascent, the last within ``tolerance``.
 
     Steps are halved until the value rises (a full step overshoots where a tight clip leaves little
-    curvature), near the maximum, where its change is below rounding, until the gradient falls.
+    curvature); near the maximum, where its change is below rounding, until the gradient falls.
 
     Args:
         point: the start.
@@ -64,7 +64,7 @@ def climb(
         here, size = path[-1], min(1.0, 2 * size)
         least = smallest if here.gradient_norm < _LATE else 1e-6
         new = here.step(size)
-        while not _better(new, here):
+        while len(path) > _STEPS or not _better(new, here):
             size /= 2
             if size < least or len(path) > _STEPS:
                 if enough(here):
@@ -81,10 +81,10 @@ def climb(
 
 
 def _better(new: P, here: P) -> bool:
-    if new.value > here.value:
-        return True
-    flat = new.value >= here.value - _FLAT * abs(here.value)
-    return new.gradient_norm < here.gradient_norm and (flat or here.gradient_norm < _LATE)
+    falls = new.gradient_norm < here.gradient_norm
+    if here.gradient_norm < _LATE:
+        return falls  # values differ by rounding alone, which could rise and fall for ever
+    return new.value > here.value or (falls and new.value >= here.value - _FLAT * abs(here.value))
 
 
 Steps = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]

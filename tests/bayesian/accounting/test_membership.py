@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -82,6 +83,6 @@ def test_it_is_refused_without_a_range_and_without_draws() -> None:
 
 
 def test_a_gaussian_distance_bounds_an_attack_more_closely() -> None:
-    given = {"kind": Kind.WORST_CASE, "epsilon": 3.0, "delta": 1e-5, "by": ""}
+    given: dict[str, Any] = {"kind": Kind.WORST_CASE, "epsilon": 3.0, "delta": 1e-5, "by": ""}
     assert Bound(**given, distance=0.6).attack_success == pytest.approx(norm.cdf(0.3), rel=1e-9)
     assert Bound(**given, distance=0.6).attack_success < Bound(**given).attack_success

@@ -142,7 +142,7 @@ def test_one_far_record_asks_for_no_larger_tensor() -> None:
     peak = climbed(
         LogPosterior(Held(records), len(data), MODEL.precision(n), torch.zeros(n).double()),
         torch.zeros(n).double(),
-    )
+    )[-1]
     near, far = torch.full((9999,), 1e-4).double() / peak.longest, torch.tensor([1e-3]).double()
     far = far / peak.longest
     assert ModeExpansion(peak, far).degree == 3

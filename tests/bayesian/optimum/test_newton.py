@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import Tensor
 
-from bdpvi.bayesian.optimum.newton import Steps, settle
+from bdpvi.bayesian.optimum.newton import Steps, climb, settle
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A point near a maximum whose values and gradients alternate by rounding."""
+
+    value: float = 1.0
+    gradient_norm: float = 1e-15
+
+    def step(self, size: float) -> Rounded:
+        """Return the other point."""
+        return Rounded(3.0 - self.value, 2.5e-15 - self.gradient_norm)
+
+
+def test_points_that_alternate_by_rounding_end_the_search() -> None:
+    path = climb(Rounded(), 0.0, enough=lambda _: True, smallest=1.0)
+    assert len(path) <= 3
+    with pytest.raises(FloatingPointError, match="tolerance=0 is out of reach"):
+        climb(Rounded(), 0.0)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
