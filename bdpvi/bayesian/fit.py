@@ -311,8 +311,8 @@ def _route(
         route = neighbours or Mode()
         if not (isinstance(route, Mode) and Mode.takes(model, guide)):
             raise ValueError(
-                "guide: Laplace itself, not a subclass, is the mode of BayesianLogisticRegression without clip, of a "
-                "regression made by its bounded() or of an OwnRegression, by neighbours=Mode(), "
+                "guide: Laplace, and no subclass of it, is the mode of "
+                "BayesianLogisticRegression without clip, of a regression made by its bounded() or of an OwnRegression, by neighbours=Mode(), "
                 f"not of {model!r:.80} by {type(route).__name__}; use guides.FullRank"
             )
         return route.over(data) if isinstance(data, BlockData) else route

@@ -179,5 +179,5 @@ def test_a_guide_with_a_law_of_its_own_has_no_certificate() -> None:
         pass
 
     data, model = Dataset(torch.randn(30, 2), torch.arange(30) % 2.0), BayesianLogisticRegression()
-    with pytest.raises(ValueError, match="Laplace itself, not a subclass"):
+    with pytest.raises(ValueError, match="Laplace, and no subclass"):
         bdpvi.fit(model, Narrow(model), data, progress=False)
