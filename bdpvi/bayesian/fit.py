@@ -312,7 +312,8 @@ def _route(
         if not (isinstance(route, Mode) and Mode.takes(model, guide)):
             raise ValueError(
                 "guide: Laplace, and no subclass of it, is the mode of "
-                "BayesianLogisticRegression without clip, of a regression made by its bounded() or of an OwnRegression, by neighbours=Mode(), "
+                "BayesianLogisticRegression without clip, of a regression made by its "
+                "bounded() or of an OwnRegression, by neighbours=Mode(), "
                 f"not of {model!r:.80} by {type(route).__name__}; use guides.FullRank"
             )
         return route.over(data) if isinstance(data, BlockData) else route

@@ -381,6 +381,6 @@ MODE_DOORS: dict[str, Callable[[bdpvi.BayesianLogisticRegression, Any, bdpvi.Dat
 @pytest.mark.parametrize("door", MODE_DOORS)
 def test_a_mode_is_not_trained_by_steps(door: str) -> None:
     model, data = bdpvi.BayesianLogisticRegression.unweighted(), logistic_data(60, 3)
-    with pytest.raises(ValueError, match=r"guide: Laplace, and no subclass.*use FullRank"):
+    with pytest.raises(ValueError, match=r"guide: Laplace is the mode.*use FullRank"):
         MODE_DOORS[door](model, Laplace(model), data)
     assert data.ledger.entries() == ()
