@@ -167,7 +167,7 @@ def test_what_needs_single_records_is_refused(folder: Path, rows: pd.DataFrame) 
     data = blocks(folder)
     with pytest.raises(ValueError, match="neighbours=Coupled needs the records in memory"):
         bdpvi.fit(MODEL, guides.MeanField(MODEL), data, neighbours=Coupled(), progress=False)
-    with pytest.raises(ValueError, match=r"^training: a table in blocks is fitted by Newton steps"):
+    with pytest.raises(ValueError, match=r"^training: rate=0.5.*found by Newton steps"):
         fit(data, training=Training(rate=0.5))
     with pytest.raises(ValueError, match=r"^neighbours: of a table in blocks records are left out"):
         fit(data, Add(Dataset(torch.zeros(3, 2), torch.zeros(3))))

@@ -179,14 +179,15 @@ def test_what_a_polynomial_leaves_out_is_within_its_bounds(kind: str, degree: in
     assert float((off / most).max()) > 0.003  # the bound is not empty
 
 
-def test_settings_of_a_training_do_not_move_the_mode() -> None:
-    data = table(500, 4, 0)
+def test_pyros_laplace_guide_is_ours_and_settings_that_do_not_matter_are_refused() -> None:
+    data, guide = table(500, 4, 0), AutoLaplaceApproximation(MODEL)
     whole = bdpvi.fit(MODEL, guides.Laplace(MODEL), data, progress=False)
-    batches = Training(steps=60, rate=0.2)
-    guide = AutoLaplaceApproximation(MODEL)
-    other = bdpvi.fit(MODEL, guide, data, training=batches, progress=False)
+    other = bdpvi.fit(MODEL, guide, data, training=Training(steps=60), progress=False)
     assert type(other.guide) is guides.Laplace
     assert torch.equal(whole.parameters["loc"], other.parameters["loc"])
+    for training in (Training(rate=0.2), Training(optim=lambda _: None)):  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"^training: .*found by Newton steps"):
+            bdpvi.fit(MODEL, guides.Laplace(MODEL), data, training=training, progress=False)
 
 
 def rows_to_add(data: Dataset) -> Tensor:
