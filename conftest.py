@@ -83,7 +83,7 @@ def pytest_sessionstart() -> None:
 @pytest.hookimpl(tryfirst=True)  # before -m leaves any out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of whole files and folders, and those that are slow."""
-    whole, slow = (tuple(f"tests/{one}" for one in names) for names in (WHOLE, SLOW))
+    whole, slow = (tuple(f"tests/{name}" for name in names) for names in (WHOLE, SLOW))
     for item in items:
         if item.nodeid.startswith(whole):
             item.add_marker("whole")

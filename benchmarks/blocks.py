@@ -95,7 +95,7 @@ def peak(_: int) -> float:
 def encoded(folder: Path, pool: ProcessPoolExecutor | None) -> BlockData:
     """Return the table by public preprocessing."""
     names = [one for one in Table.of(folder).header if one != "sick"]
-    bounds = {one: [0, 100] if one.startswith("x") else LEVELS for one in names}
+    bounds = {name: [0, 100] if name.startswith("x") else LEVELS for name in names}
     public = datasets.constants_of({"source": "The benchmark.", **bounds})
     given: dict[str, Any] = {"executor": pool, "progress": False}
     return datasets.from_blocks(folder, "sick", positive="yes", constants=public, **given)

@@ -165,7 +165,11 @@ def one_gigabyte() -> Iterator[None]:
         return
     import resource
 
-    now = next(one for one in Path("/proc/self/status").read_text().splitlines() if "VmData" in one)
+    now = next(
+        splitline
+        for splitline in Path("/proc/self/status").read_text().splitlines()
+        if "VmData" in splitline
+    )
     before = resource.getrlimit(resource.RLIMIT_DATA)
     most = int(now.split()[1]) * 1024 + 2**30
     resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
@@ -463,7 +467,7 @@ def reworded(commands: Any, chance: random.Random) -> tuple[str, ...]:
         elif kind == 2:
             words.insert(at, chance.choice(WORDS))
         else:
-            options = [one for words in commands for one in words if one.startswith("--")]
+            options = [word for words in commands for word in words if word.startswith("--")]
             words[at:at] = [chance.choice(options), chance.choice(WORDS)]
     return tuple(words)
 

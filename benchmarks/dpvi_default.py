@@ -137,9 +137,10 @@ def coverage(tables: int) -> None:
             z, known = torch.stack(found), torch.stack(measured)
             hit = (z.abs() < 1.96).double()
             each = torch.stack([one[seen].mean() for one, seen in zip(hit, known, strict=True)])
-            shares = [100 * known[:, :5].double().mean(), *(100 * known[:, 5:].double().mean(0))]
+            columns = known.double()
+            shares = [100 * columns[:, :5].mean(), *(100 * columns[:, 5:].mean(0))]
             print(
-                f"| {model.__name__} | {records} | {' '.join(f'{one:.0f}' for one in shares)} | "
+                f"| {model.__name__} | {records} | {' '.join(f'{share:.0f}' for share in shares)} | "
                 f"{hit[known].mean():.3f} | {each.std() / len(z) ** 0.5:.3f} | "
                 f"{z[known].std():.2f} |",
                 flush=True,

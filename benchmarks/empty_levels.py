@@ -58,11 +58,11 @@ def fitted(kind: str, seed: int, epsilon: float = 1.0) -> tuple[Tensor, Tensor, 
         MODELS[kind](), table(kind, seed), epsilon=epsilon, route=bdpvi.DPVI()
     )
     rows = release.summary().coefficients[2 + FULL : 2 + FULL + EMPTY]
-    ends = [(one.low or 0.0, one.high or 0.0) for one in rows]
+    ends = [(row.low or 0.0, row.high or 0.0) for row in rows]
     return (
         torch.tensor([low > 0 or high < 0 for low, high in ends]),
-        torch.tensor([not one.measured for one in rows]),
-        torch.tensor([one.sd or 0.0 for one in rows]),
+        torch.tensor([not row.measured for row in rows]),
+        torch.tensor([row.sd or 0.0 for row in rows]),
     )
 
 
@@ -77,7 +77,7 @@ def main() -> None:
     print("\n| model | ε | empty levels | exclude 0 | noted | width |\n| --- |" + " --- |" * 5)
     for kind in asked.only:
         parts = zip(*(fitted(kind, s, asked.epsilon) for s in range(asked.tables)), strict=True)
-        out, noted, width = (torch.cat(one) for one in parts)
+        out, noted, width = (torch.cat(part) for part in parts)
         print(
             f"| {kind} | {asked.epsilon:g} | {len(out)} | {int(out.sum())} | {int(noted.sum())} | "
             f"{float(width.median()):.2f} |",

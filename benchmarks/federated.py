@@ -326,7 +326,7 @@ def prices(event: SampledGaussian, delta: float) -> dict[str, float | None]:
     found = by_losses.cost(delta)
     paths = (found.path, cost_of([event], delta, by_moments).path, plain.cost(delta).path)
     names = ("path, hockey-stick", "path, moments", "path, moments, plain mean")
-    epsilons = [math.inf if one is None else one.epsilon for one in paths]
+    epsilons = [math.inf if path is None else path.epsilon for path in paths]
     own = by_losses.per_record(delta)
     return {
         "worst case": None if found.worst_case is None else found.worst_case.epsilon,

@@ -132,12 +132,12 @@ def constants(nodes: int, asked: int) -> tuple[float, float, int, int]:
     messages = list(strategy.configure_train(2, arrays, ConfigRecord(), grid))
     before, ids = time.perf_counter() - begun, _peak() - empty
     replies = []
-    for one in messages:
+    for message in messages:
         moved = {
             name: Array(w.numpy() + np.float32(1e-3 * np.random.default_rng().normal()))
             for name, w in arrays.items()
         }
-        replies.append(Message(RecordDict({"arrays": ArrayRecord(moved)}), reply_to=one))
+        replies.append(Message(RecordDict({"arrays": ArrayRecord(moved)}), reply_to=message))
     held = _peak()
     begun = time.perf_counter()
     strategy.aggregate_train(2, replies)

@@ -81,7 +81,8 @@ def dpvi(train: Dataset, test: Dataset, epsilon: float | None, seeds: list[int])
     runs = [Run(noise_multiplier=noise, seed=seed) for seed in seeds]
     outcomes = dpvi_runs(MODEL, train, runs=runs, settings=settings)
     scores = [
-        scored(test, predictive_means(MODEL, one.latents, test.x).mean(0)) for one in outcomes
+        scored(test, predictive_means(MODEL, outcome.latents, test.x).mean(0))
+        for outcome in outcomes
     ]
     what = f"pooled DPVI, ε = {epsilon:.3g}" if epsilon else POOLED
     row(what, scores, f"{epsilon:.3f}" if epsilon else "none", "none")

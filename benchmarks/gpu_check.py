@@ -174,7 +174,7 @@ def released(guarantee: Any, **settings: Any) -> Make:
             bdpvi.save_release(release, Path(folder) / "release")
             read = bdpvi.load_release(Path(folder) / "release", model)
         predicted = read.predict_mean(data.x)
-        return torch.cat([predicted, *(one.flatten() for one in release.latents.values())])
+        return torch.cat([predicted, *(latent.flatten() for latent in release.latents.values())])
 
     return make
 
@@ -219,7 +219,7 @@ def private_fit(data: Dataset, target: Tensor, model: Any, route: Any) -> Make:
                 raise RuntimeError(f"charged {len(spent)} times, then failed: {error}") from error
             raise
         release.predict(data.x.to(device)) if hasattr(model, "limit") else None
-        return torch.cat([one.flatten().cpu() for one in release.latents.values()])
+        return torch.cat([latent.flatten().cpu() for latent in release.latents.values()])
 
     return make
 
@@ -276,7 +276,7 @@ def from_a_table(data: Dataset, model: BayesianMultinomialRegression) -> Make:
                 machine=Machine(device=str(device), progress=False),
             )  # fmt: skip
         release.summary()
-        return torch.cat([one.flatten() for one in release.latents.values()])
+        return torch.cat([latent.flatten() for latent in release.latents.values()])
 
     return make
 
@@ -328,7 +328,7 @@ def example(name: str, small: bool) -> Make:
         drawn = release.with_draws(3)
         if name in PREDICTED:
             drawn.predict_mean(table.x[:5].cpu())
-        return torch.cat([one.flatten() for one in drawn.latents.values()])
+        return torch.cat([latent.flatten() for latent in drawn.latents.values()])
 
     return make
 
@@ -482,7 +482,7 @@ def check(name: str, case: Case, device: torch.device) -> None:
 def told(error: Exception) -> str:
     """Return an error and the places in the library that it came through."""
     steps = traceback.extract_tb(error.__traceback__)
-    ours = [one for one in steps if "site-packages" not in one.filename]
+    ours = [step for step in steps if "site-packages" not in step.filename]
     places = [f"{Path(one.filename).name}:{one.lineno}" for one in reversed(ours[-3:])]
     return f"{type(error).__name__} at {' <- '.join(places)}: {str(error)[:160]}"
 

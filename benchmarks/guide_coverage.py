@@ -107,7 +107,9 @@ _CURVES = {
 
 def noted(name: str, release: bdpvi.Release, quantities: int) -> Tensor | None:
     """Return which quantities follow from a latent variable with a note, (q,), if it is known."""
-    rows = {one.name: bool(one.note) for one in release.summary().coefficients}
+    rows = {
+        coefficient.name: bool(coefficient.note) for coefficient in release.summary().coefficients
+    }
     flags = list(rows.values())
     if name == "group_effects":
         common = rows["centre"] or rows["spread"]
@@ -150,7 +152,7 @@ def row(name: str, tables: int, records: int, epsilon: float, steps: int) -> str
         reliable.append(float(release.summary().reliable is not False))
     hit = torch.stack(hits).double()
     error = hit.mean(1).std() / tables**0.5
-    known = [~one for one in flags if one is not None]
+    known = [~flag for flag in flags if flag is not None]
     plain = f"{hit[torch.stack(known)].mean():.3f}" if known else "–"
     return (
         f"| {name} | {len(truth)} | {hit.mean():.3f} ± {error:.3f} | {hit.mean(0).min():.2f} | "

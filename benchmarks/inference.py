@@ -199,7 +199,7 @@ def judged(
 ) -> tuple[Tensor, ...]:
     """Return which coefficients are measured, strong, and covered, and their ratio of sds."""
     rows = release.summary().coefficients
-    used = torch.tensor([one.note != BASE for one in rows])
+    used = torch.tensor([row.note != BASE for row in rows])
     target = w.clone()
     for group in groups:  # as contrasts with the release's base level
         (base,) = (w[at] for at in group if not used[at])
@@ -207,7 +207,7 @@ def judged(
         target[-1] += base
     design = torch.cat([data.x, data.x.new_ones(len(data.x), 1)], 1)[:, used]
     usual, error = without_privacy("logistic", design, data.y)
-    shown = [one for one in rows if one.note != BASE]
+    shown = [row for row in rows if row.note != BASE]
     mean = torch.tensor([one.mean for one in shown], dtype=torch.float64)
     sd = torch.tensor([one.sd or 0.0 for one in shown], dtype=torch.float64)
     covered = (mean - target[used]).abs() < 1.96 * sd
@@ -322,17 +322,21 @@ def exports(tables: int) -> None:
                     path = Path(folder) / "export.csv"
                     release = exported(path, seed, epsilon, public)
                     summary = release.summary()
-                    used = [one.note != BASE for one in summary.coefficients]
+                    used = [coefficient.note != BASE for coefficient in summary.coefficients]
                     z, error = plain(release, path, used)
-                shown = {one.name: one for one in summary.coefficients if one.note != BASE}
+                shown = {
+                    coefficient.name: coefficient
+                    for coefficient in summary.coefficients
+                    if coefficient.note != BASE
+                }
                 slopes = [shown[name] for name in ("Alter", "krea", "HbA1c")]
-                truths = [hospital.EFFECTS[one.name] * one.scale for one in slopes]
+                truths = [hospital.EFFECTS[slope.name] * slope.scale for slope in slopes]
                 sign = 1 if "Raucher=True" in shown else -1
                 slopes.append(shown["Raucher=True" if sign > 0 else "Raucher=False"])
                 truths.append(sign * hospital.EFFECTS["Raucher"])
                 pairs = zip(slopes, truths, strict=True)
                 hits.append([(one.low or 0) <= truth <= (one.high or 0) for one, truth in pairs])
-                blind.append([not one.measured for one in slopes])
+                blind.append([not slope.measured for slope in slopes])
                 found = torch.tensor([one.measured for one in shown.values()])
                 seen.append(found[z > 4])
                 age = [*shown].index("Alter")
@@ -363,7 +367,7 @@ def a_ward(shape: str, seed: int) -> pd.DataFrame:
 
 def of_wards(release: bdpvi.Release, wards: dict[str, tuple[float, float]]) -> tuple[Any, ...]:
     """Return the measured contrasts' coverage, the intercept's, and the number left out."""
-    rows = {one.name: one for one in release.summary().coefficients}
+    rows = {coefficient.name: coefficient for coefficient in release.summary().coefficients}
     of = {name: one for name in wards if (one := rows.get(f"ward={name}"))}
     (base,) = (wards[name][1] for name, one in of.items() if one.note == BASE)
     together = [wards[name] for name, one in of.items() if one.note == POOLED]

@@ -125,14 +125,14 @@ def main() -> None:
 def rank(models: Mapping[str, Any], x: Array, y: Digits, real: Rows) -> None:
     """Print scores on synthetic rows and on real ones, and Kendall's rank correlation."""
     tables = {epsilon: synthetic(x, y, epsilon, 0) for epsilon in (0.1, 1.0, 10.0)}
-    print("\n| classifier | " + " | ".join(f"ε = {one:g}" for one in tables) + " | real |")
+    print("\n| classifier | " + " | ".join(f"ε = {table:g}" for table in tables) + " | real |")
     print("| --- " * (2 + len(tables)) + "|")
     rows = [
         [float(model.score(*part)) for part in (*tables.values(), real)]
         for model in models.values()
     ]
     for name, scores in zip(models, rows, strict=True):
-        print(f"| {name} | " + " | ".join(f"{one:.3f}" for one in scores) + " |")
+        print(f"| {name} | " + " | ".join(f"{score:.3f}" for score in scores) + " |")
     columns = np.array(rows).T
     taus = [f"{stats.kendalltau(one, columns[-1]).statistic:.2f}" for one in columns[:-1]]
     print("| rank correlation | " + " | ".join(taus) + " | — |")

@@ -117,7 +117,7 @@ def child(kind: str, folder: Path, at: int | None, full: bool = False) -> tuple[
 def paid(folder: Path) -> tuple[int, int]:
     """Return the number of releases and of purchases that are charged."""
     entries = charged(folder)
-    draws = sum(one.kind in RELEASES for one in entries)
+    draws = sum(entry.kind in RELEASES for entry in entries)
     return draws, len(entries) - draws
 
 

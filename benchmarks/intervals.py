@@ -250,7 +250,7 @@ def wrong(number: int) -> None:
             plain, sd = without_privacy(name, x, table.y)
             rows[0].append((found.mean - w).abs() < 1.96 * found.covariance.diagonal().sqrt())
             rows[1].append((plain - w).abs() < 1.96 * sd)
-        ours, theirs = (torch.stack(one).double() for one in rows)
+        ours, theirs = (torch.stack(row).double() for row in rows)
         print(
             f"| {said}, ε = 1 | {float(ours.mean()):.3f} ({float(ours.mean(0).min()):.3f}) | "
             f"{float(theirs.mean()):.3f} ({float(theirs.mean(0).min()):.3f}) | {number} |",

@@ -131,8 +131,8 @@ def lines(name: str, found: list[Found]) -> Iterator[str]:
     chosen = "; ".join(f"{one.settings.clip:.3g}, {one.settings.rate:g}" for one in found)
     for index, delta in enumerate(DELTAS):
         costs = [one.costs[index] for one in found]
-        worst = fmean(one.worst_case.epsilon for one in costs if one.worst_case)
-        bayesian = [one.bayesian for one in costs if one.bayesian]
+        worst = fmean(cost.worst_case.epsilon for cost in costs if cost.worst_case)
+        bayesian = [cost.bayesian for cost in costs if cost.bayesian]
         own = [one.epsilon for one in bayesian]
         yield (
             f"| {name} | {fmean(one.plain for one in found):.4f} | {fmean(right):.4f} ± "

@@ -74,7 +74,9 @@ class Plan:
         layers = EXAMPLE["network"]()
         if not self.relu:
             return layers  # type: ignore[no-any-return]
-        return nn.Sequential(*(nn.ReLU() if isinstance(one, nn.Tanh) else one for one in layers))
+        return nn.Sequential(
+            *(nn.ReLU() if isinstance(layer, nn.Tanh) else layer for layer in layers)
+        )
 
 
 PLANS = {

@@ -143,7 +143,7 @@ def guessed(cells: Sequence[Any], dtype: Any) -> pd.Series[Any]:
 
 def texts_of(cells: Sequence[Any]) -> list[str | None]:
     """Return the cells as text."""
-    return [spell(one) for one in cells]
+    return [spell(cell) for cell in cells]
 
 
 Carried = tuple[Any, list[Any]]
@@ -191,7 +191,7 @@ def polars(cells: Sequence[Any], _: Path) -> Carried:
     import polars as pl
 
     try:
-        if any(isinstance(one, int) and one.bit_length() > 63 for one in cells):
+        if any(isinstance(cell, int) and cell.bit_length() > 63 for cell in cells):
             raise OverflowError
         column = pl.Series("c", cells)
         column.to_list()
@@ -234,11 +234,11 @@ def lines(cells: Sequence[Any], folder: Path) -> Carried:
     """Return a CSV file; it has no line breaks, no NUL and no separator of units in a cell."""
     path = folder / "cells.csv"
     texts = [re.sub("[\r\n]", " ", one or "") for one in texts_of(cells)]
-    texts = [re.sub("[\0\x1f]", "\ufffd", one) for one in texts]
+    texts = [re.sub("[\0\x1f]", "\ufffd", text) for text in texts]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerows([("n", "c"), *enumerate(texts)])
-    return path, [re.sub(rf"\A'({GUARDED})", r"\1", one.lstrip(" ")) for one in texts]
+    return path, [re.sub(rf"\A'({GUARDED})", r"\1", text.lstrip(" ")) for text in texts]
 
 
 CARRIERS: dict[str, Callable[[Sequence[Any], Path], Carried]] = {

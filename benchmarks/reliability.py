@@ -90,7 +90,7 @@ def drawn(audits: list[Audit]) -> Figure:
         axes.plot([one.certain, one.low], [at, at], color="#1f77b4", lw=2, zorder=2)
         axes.plot(one.low, at, "o" if one.runs else "D", color="#1f77b4", ms=7, zorder=3)
         axes.plot(one.claim, at, "|", color="#d62728", ms=16, mew=2.5, zorder=4)
-    names = [one.door for one in reversed(audits)]
+    names = [audit.door for audit in reversed(audits)]
     axes.set_yticks(range(len(names)), names)
     axes.plot([], [], "|", color="#d62728", ms=12, mew=2.5, ls="", label="claimed")
     axes.plot([], [], "D", color="#1f77b4", ls="", label="audited, exact")
@@ -107,15 +107,15 @@ def short(name: str, size: int) -> str:
 
 
 def audited(audits: list[Audit]) -> str:
-    runs = max(one.runs for one in audits)
+    runs = max(audit.runs for audit in audits)
     rows = [
-        f"| {one.door} | {one.claim:.3f} | {one.low:.3f} | {one.certain:.3f} | {one.tightness:.0%} "
-        f"| {f'one, {one.canaries:,} canaries' if one.canaries else one.runs or 'exact'} "
-        f"| {one.seconds:.0f} |"
-        for one in audits
+        f"| {audit.door} | {audit.claim:.3f} | {audit.low:.3f} | {audit.certain:.3f} "
+        f"| {audit.tightness:.0%} | {f'one, {audit.canaries:,} canaries' if audit.canaries else audit.runs or 'exact'} "
+        f"| {audit.seconds:.0f} |"
+        for audit in audits
     ]
-    wrong = sum(one.refuted for one in audits)
-    worst = [one for one in audits if one.worst is not None]
+    wrong = sum(audit.refuted for audit in audits)
+    worst = [audit for audit in audits if audit.worst is not None]
     named = "".join(
         f" The worst record found for {one.door} has ε = {one.worst:.3f}, of which a Bayesian ε "
         "says nothing."
@@ -202,7 +202,7 @@ def others(charges: int) -> str:
     grows = " **It grows.**" if last > 1.1 * first else ""
     faults = (ROOT / "docs" / "benchmarks" / "interruptions.txt").read_text(encoding="utf-8")
     counts = [json.loads(line) for line in faults.splitlines() if line.startswith("{")]
-    kills, full = (sum(one[name] for one in counts) for name in ("kills", "full disks"))
+    kills, full = (sum(count[name] for count in counts) for name in ("kills", "full disks"))
     found = re.findall(r"^faults: (.*)$", faults, re.MULTILINE)[0]
     damage = (ROOT / "docs" / "benchmarks" / "damage.txt").read_text(encoding="utf-8")
     ((inputs, wrong),) = re.findall(r"^(\d+) inputs; faults: (.*)$", damage, re.MULTILINE)

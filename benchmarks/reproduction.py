@@ -304,7 +304,7 @@ def authors(data: str, seeds: int) -> str:
         accountants: tuple[WorstCaseAccountant, ...] = (
             MomentsAccountant(), RenyiAccountant(), PrivacyLossAccountant(),
         )  # fmt: skip
-        prices = [one.epsilon(sigma, rate, steps, 1e-3) for one in accountants]
+        prices = [accountant.epsilon(sigma, rate, steps, 1e-3) for accountant in accountants]
         rows.append(
             (
                 f"{sigma:.3g}",

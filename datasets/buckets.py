@@ -106,7 +106,7 @@ def _columns(table: Table) -> Columns:
     """Return names and types of a table's columns, which are text but for files of Arrow's."""
     import pyarrow as pa
 
-    readers = {one.file: one.reader for one in table.parts if isinstance(one, Block)}
+    readers = {part.file: part.reader for part in table.parts if isinstance(part, Block)}
     files = {file: one for file, one in readers.items() if isinstance(one, Grouped)}
     if not files:
         return pa.schema([(name, pa.string()) for name in table.header])

@@ -273,7 +273,7 @@ def _of_numbers(numbers: NDArray[np.float64], source: Any, chosen: ColumnType) -
     """Return the cells of typed numbers, NaN for a blank; None if one has to be spelt."""
     codes, status = chosen.codes, None
     whole = np.issubdtype(source.type.to_pandas_dtype(), np.integer)
-    if any(abs(one) >= 2.0**53 for one in codes) or not (whole or not np.isinf(numbers).any()):
+    if any(abs(code) >= 2.0**53 for code in codes) or not (whole or not np.isinf(numbers).any()):
         return None
     odd = np.rint(numbers) != numbers if chosen.kind == "integer" else np.zeros(1, dtype=bool)
     if codes or odd.any():  # so is NaN

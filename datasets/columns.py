@@ -46,11 +46,11 @@ def _places(
     guess: ColumnType | None = None,
 ) -> Encoded:
     """Return each cell's index among names of categories, NaN if it is none, and the blanks."""
-    if type is None and len({read_cell(one, declared=names)[1] for one in names}) < len(names):
+    if type is None and len({read_cell(name, declared=names)[1] for name in names}) < len(names):
         type = ColumnType(kind="category")  # 7 and 07 would be one number
     cells = read_cells(values, type or guess, declared=frozenset(names))
     places = {_common(one, type): at for one, at in places_of(names, type, names).items()}
-    each = (places.get(_common(one, type), np.nan) for one in cells.names)
+    each = (places.get(_common(name, type), np.nan) for name in cells.names)
     return np.array([*each, np.nan], dtype=np.float64)[cells.codes], cells.blank
 
 
@@ -236,7 +236,7 @@ class OneHot:
         width = len(self.categories)
         places = places_of(self.categories, self.type)
         # The last index is for the code -1.
-        known = [*(places.get(one, width) for one in cells.names), width + 1]
+        known = [*(places.get(name, width) for name in cells.names), width + 1]
         each = np.array(known, dtype=np.int64)[cells.codes]
         return np.asarray(each[:, None] == np.arange(width + 2), dtype=np.float64)
 

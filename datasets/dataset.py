@@ -138,7 +138,7 @@ class Dataset:
         names = getattr(x, "columns", ()) if feature_names is None else feature_names
         texts = tuple(str(one).strip() for one in names)
         if len(set(texts)) < len(texts):
-            twice = next(one for one in texts if texts.count(one) > 1)
+            twice = next(text for text in texts if texts.count(text) > 1)
             raise ValueError(f"feature_names must differ, got {twice!r} more than once")
         targets = validate.numbers("y", y)
         if targets.ndim != 1:

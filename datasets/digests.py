@@ -88,7 +88,7 @@ def _bits(values: pd.Series[Any]) -> Bits:
     try:
         return np.asarray(pd.util.hash_pandas_object(values, index=False), dtype=np.uint64)
     except (TypeError, ValueError):  # such as of lists, or of texts that are no UTF-8
-        return of_texts([spell(one) for one in values])
+        return of_texts([spell(value) for value in values])
 
 
 def of_texts(values: Any) -> Bits:

@@ -102,7 +102,7 @@ class Encoding:
         validate.choice("unknown", self.unknown, UNKNOWN)
         if list(self.origins) != sorted(set(self.origins), key=list(Origin).index):
             raise ValueError(f"origin and besides must be in order, got {self.origins!r:.200}")
-        digests = all(_PURCHASE.fullmatch(one) for one in self.purchases)
+        digests = all(_PURCHASE.fullmatch(purchase) for purchase in self.purchases)
         if not digests or bool(self.purchases) != (Origin.ESTIMATED_HERE in self.origins):
             raise ValueError(
                 f"purchases must be digests, and of origin "
@@ -128,7 +128,7 @@ class Encoding:
     @property
     def places(self) -> dict[str, tuple[int, ...]]:
         """Numbers of the features of each column, in order."""
-        ends = accumulate((len(self.of_column(one)) for one in self.columns), initial=0)
+        ends = accumulate((len(self.of_column(column)) for column in self.columns), initial=0)
         pairs = zip(self.columns, pairwise(ends), strict=True)
         return {one.name: tuple(range(*ends)) for one, ends in pairs}
 
@@ -141,7 +141,9 @@ class Encoding:
         ((0, 1), (2,))
         """
         places = self.places
-        return tuple(places[one.name] for one in self.columns if one.named and not one.scaled)
+        return tuple(
+            places[column.name] for column in self.columns if column.named and not column.scaled
+        )
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -153,7 +155,7 @@ class Encoding:
         (4,)
         """
         places = self.places
-        return tuple(places[one.name][0] for one in self.columns if one.scaled)
+        return tuple(places[column.name][0] for column in self.columns if column.scaled)
 
     @property
     def scales(self) -> tuple[tuple[float, float], ...]:
@@ -164,8 +166,11 @@ class Encoding:
         ((40.0, 10.0), (0.0, 1.0), (0.0, 1.0))
         """
         found: list[tuple[float, float]] = []
-        for one in self.columns:
-            found += [*one.scales, *[(0.0, 1.0)] * (len(self.of_column(one)) - len(one.scales))]
+        for column in self.columns:
+            found += [
+                *column.scales,
+                *[(0.0, 1.0)] * (len(self.of_column(column)) - len(column.scales)),
+            ]
         return tuple(found)
 
     def of_column(self, column: Column) -> tuple[str, ...]:
@@ -178,11 +183,13 @@ class Encoding:
     @property
     def types(self) -> dict[str, ColumnType]:
         """The declared types of columns, by which their cells are read."""
-        return {one.name: one.type for one in self.columns if one.type is not None}
+        return {column.name: column.type for column in self.columns if column.type is not None}
 
     def typed(self, types: Mapping[str, ColumnType]) -> Encoding:
         """Return the encoding whose columns are read by these types, others as before."""
-        columns = (replace(one, type=types.get(one.name, one.type)) for one in self.columns)
+        columns = (
+            replace(column, type=types.get(column.name, column.type)) for column in self.columns
+        )
         return replace(self, columns=tuple(columns))
 
     @property
@@ -205,7 +212,7 @@ class Encoding:
         >>> one.counting({64 * "0"}).origin.value, one.counting(()).origin.value
         ('bought here', 'from another release')
         """
-        kept = [one for one in self.purchases if one in paid]
+        kept = [purchase for purchase in self.purchases if purchase in paid]
         origins = {*self.origins}
         if len(kept) < len(self.purchases):
             origins.add(Origin.FROM_ANOTHER_RELEASE)
@@ -290,7 +297,7 @@ class Encoding:
         return features, ~np.any([*odd.values()], axis=0), {}
 
     def _absent(self, table: Any) -> tuple[str, ...]:
-        return tuple(one.name for one in self.columns if one.name not in table)
+        return tuple(column.name for column in self.columns if column.name not in table)
 
     def _each(
         self, frame: pd.DataFrame, guess: ColumnType | None = None

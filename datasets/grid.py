@@ -141,7 +141,7 @@ def decode(column: ColumnType, codes: Codes, random: np.random.Generator) -> pd.
     if ends is None:
         levels = column.names or ()
         if {*levels} <= {*BOOLEAN} and column.kind in ("boolean", ANY):
-            truth = np.array([*(one == BOOLEAN[1] for one in levels), None, None], object)
+            truth = np.array([*(level == BOOLEAN[1] for level in levels), None, None], object)
             known = bool((codes < last).all())
             return pd.Series(truth[codes], dtype="bool" if known else "boolean")
         names = np.array([*levels, None, OTHER], dtype=object)
@@ -187,7 +187,7 @@ def written(column: ColumnType, numbers: Floats) -> pd.Series[Any]:
         days = [None if math.isnan(n) else later(first, round(n)) for n in numbers.tolist()]
         if column.date_format is None:
             return pd.Series(pd.to_datetime(pd.Series(days, dtype=object)))
-        texts = [None if one is None else one.strftime(column.date_format) for one in days]
+        texts = [None if day is None else day.strftime(column.date_format) for day in days]
         return pd.Series(texts, dtype=object)
     if column.step is None:
         return pd.Series(numbers)

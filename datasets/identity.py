@@ -131,7 +131,9 @@ class Sealed:
         """Return whether more than half of the smaller table seems to be in the other."""
         (rows, *columns), (others, *more) = self.samples, other.samples
         known = _overlap if self.names and other.names else _alike
-        return known(rows, others) or any(_overlap(one, two) for one in columns for two in more)
+        return known(rows, others) or any(
+            _overlap(column, two) for column in columns for two in more
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,12 +182,12 @@ class Identity:
 
     def sealed(self, key: bytes) -> Sealed:
         """Return it under a key."""
-        samples = [self.rows, *(one for one in self.columns.values() if one.names)]
+        samples = [self.rows, *(column for column in self.columns.values() if column.names)]
         return Sealed(
             _sealed(self.digest, key),
             self.rows.cells,
             self.rows.names,
-            [one.sealed(key) for one in samples],
+            [sample.sealed(key) for sample in samples],
         )
 
 
@@ -224,8 +226,8 @@ def _hashes(array: Any, decimal: str, thousands: str) -> tuple[Bits, Any, Any]:
     if len(levels) < _FEW:
         names = [*levels.to_pylist(), None]
         known = _of_few(frozenset(names), decimal, thousands)
-        bits = np.array([known[one][0] for one in names], np.uint64)
-        numbers = np.array([known[one][1] for one in names])
+        bits = np.array([known[name][0] for name in names], np.uint64)
+        numbers = np.array([known[name][1] for name in names])
     else:
         bits, numbers = _of_levels(levels, decimal, thousands)
     return bits[at], numbers, at

@@ -177,7 +177,7 @@ class ItemRange:
         """Return those that can be read as a frame."""
         import pandas as pd  # late: models need none
 
-        rows = [one.reshape(len(one), -1).cpu().double() for one in self._rows()]
+        rows = [row.reshape(len(row), -1).cpu().double() for row in self._rows()]
         return pd.DataFrame(torch.cat(rows, 1).numpy(), columns=self.items.header)
 
     def _rows(self) -> tuple[Tensor, ...]:
@@ -188,18 +188,18 @@ class ItemRange:
         """Yield those that can be read, without a number that is not finite."""
         rows = self._rows()
         good = torch.ones(len(rows[0]), dtype=torch.bool)
-        for one in rows:
-            good &= one.isfinite().reshape(len(one), -1).all(1)
+        for row in rows:
+            good &= row.isfinite().reshape(len(row), -1).all(1)
         yield _only(rows, good)
 
 
 def _only(rows: tuple[Tensor, ...], good: Tensor) -> tuple[Tensor, ...]:
-    return tuple(one[good] for one in rows)
+    return tuple(row[good] for row in rows)
 
 
 def _collated(source: Any, positions: list[int], names: tuple[str, ...]) -> tuple[Any, ...]:
     if type(source) is TensorDataset:
-        return tuple(one[positions] for one in source.tensors)
+        return tuple(tensor[positions] for tensor in source.tensors)
     read = (source[at] for at in positions)
     if names:
         read = (tuple(one[name] for name in names) for one in read)

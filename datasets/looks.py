@@ -42,7 +42,7 @@ def misread(
     found, lost = {}, 0
     for name in texts:
         cells = [] if frame[name].dtype.kind in "biuf" else frame[name].tolist()
-        counts = Counter(one.strip() for one in cells if isinstance(one, str))
+        counts = Counter(cell.strip() for cell in cells if isinstance(cell, str))
         lost += sum(n for one, n in counts.items() if "\ufffd" in one)
         if name not in types:
             groups = sum(n for one, n in counts.items() if _with_comma(one, ".", ","))

@@ -78,11 +78,14 @@ def blank(arguments: tuple[Argument, ...], like: Tensor) -> dict[str, Tensor]:
     Raises:
         ValueError: if they are more than 2²⁰ numbers.
     """
-    for one in arguments:
-        for size in one.shape:
-            validate.at_most(f"{one.name}.shape", size, _MOST)
-    validate.at_most("features", sum(math.prod(one.shape) for one in arguments), _MOST)
-    return {one.name: one.checked(like.new_zeros(1, *one.shape), like) for one in arguments}
+    for argument in arguments:
+        for size in argument.shape:
+            validate.at_most(f"{argument.name}.shape", size, _MOST)
+    validate.at_most("features", sum(math.prod(argument.shape) for argument in arguments), _MOST)
+    return {
+        argument.name: argument.checked(like.new_zeros(1, *argument.shape), like)
+        for argument in arguments
+    }
 
 
 def features_of(arguments: tuple[Argument, ...], x: Any, like: Tensor) -> dict[str, Tensor]:
@@ -96,14 +99,14 @@ def features_of(arguments: tuple[Argument, ...], x: Any, like: Tensor) -> dict[s
     Raises:
         ValueError: if one is missing, or has another shape or length.
     """
-    names = tuple(one.name for one in arguments)
+    names = tuple(argument.name for argument in arguments)
     if not (isinstance(x, Mapping) or hasattr(x, "columns")):
         given = x if isinstance(x, tuple) else (x,)
         validate.same_length("x", given, "the model's features", names)
         x = dict(zip(names, given, strict=True))
     if missing := [name for name in names if name not in x]:
         raise ValueError(f"x has no feature {missing[0]!r}; the model takes {', '.join(names)}")
-    found = {one.name: one.checked(x[one.name], like) for one in arguments}
+    found = {argument.name: argument.checked(x[argument.name], like) for argument in arguments}
     for name, value in found.items():
         validate.same_length(name, value, names[0], found[names[0]])
     return found

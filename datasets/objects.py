@@ -91,7 +91,7 @@ def _plain(column: Any) -> Any:
 
     if not pa.types.is_dictionary(column.type):
         return column
-    each = [one.dictionary.take(one.indices) for one in column.chunks]
+    each = [chunk.dictionary.take(chunk.indices) for chunk in column.chunks]
     return pa.chunked_array(each, column.type.value_type)
 
 
@@ -213,7 +213,7 @@ def _of_rows(rows: Sequence[Any]) -> pd.DataFrame:
         some = [rows[place] for place in at]
         kept = [one.tolist() if hasattr(one, "tolist") else list(one) for one in some]
     else:
-        orders = Counter(tuple(one) for one in rows if _form(one) == form)
+        orders = Counter(tuple(row) for row in rows if _form(row) == form)
         names = list(orders.most_common(1)[0][0])
         at = [place for place, one in enumerate(rows) if isinstance(one, Mapping)]
         kept = [[rows[place].get(name) for name in names] for place in at]

@@ -130,7 +130,7 @@ class Grouped(Reader):
         that were set as an index."""
         noted = json.loads((self.stored.metadata or {}).get(b"pandas", b"{}"))
         formulas = [one for one in noted.get("index_columns", ()) if isinstance(one, dict)]
-        named = [one for one in formulas if one.get("name") is not None]
+        named = [formula for formula in formulas if formula.get("name") is not None]
         return [(str(one["name"]), one["start"], one["step"]) for one in named]
 
     @property

@@ -55,7 +55,7 @@ def features_of(preprocessing: Mapping[str, Any]) -> str:
     ('ages over 100', '')
     """
     facts = preprocessing.get(DECLARED, {})
-    if not isinstance(facts, Mapping) or not all(isinstance(one, str) for one in facts.values()):
+    if not isinstance(facts, Mapping) or not all(isinstance(fact, str) for fact in facts.values()):
         raise ValueError(
             f"preprocessing[{DECLARED!r}] must be texts by name, such as "
             f"{{{FEATURES!r}: 'ages over 100'}}, got {facts!r:.80}"
@@ -77,7 +77,7 @@ def target_bounds(model: object) -> tuple[str, ...]:
     if most is None:
         return ()
     ends = (0, most) if middle is None else (middle - most, middle + most)
-    return tuple(f"{one:.12g}" for one in ends)
+    return tuple(f"{end:.12g}" for end in ends)
 
 
 def listed(facts: Mapping[str, str]) -> str:

@@ -103,7 +103,7 @@ def copies(parts: Sequence[Any]) -> int:
     rows = _rows(blocks)
     found, equal = len(rows) - len(_different(rows)), _pairs(rows)
     columns = (_bits(one) for block in blocks for one in block) if found else ()
-    varied = [one for one in columns if len(_different(one)) >= _VARIED]
+    varied = [column for column in columns if len(_different(column)) >= _VARIED]
     return found if len(varied) > 1 and all(2 * equal > _pairs(one) for one in varied) else 0
 
 
@@ -197,6 +197,6 @@ def _bits(column: NDArray[Any]) -> Bits:
     places, different = pd.factorize(column.astype(object))
     texts = [str(one).strip() for one in different]
     numbers = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").to_numpy(float)
-    hashes = np.array([hash(one) & 0xFFFFFFFF for one in texts], np.uint32)
+    hashes = np.array([hash(text) & 0xFFFFFFFF for text in texts], np.uint32)
     known = np.where(np.isnan(numbers), hashes, _bits(numbers))
     return np.append(known, np.uint32(0))[places].astype(np.uint32)

@@ -129,7 +129,7 @@ class Stored:
                     raise ValueError(f"{self.path} is {words}")
             if head.startswith(b"PK\x03\x04") and zipfile.is_zipfile(opened):
                 names = _names(zipfile.ZipFile(opened))
-                office = any(one.startswith(("xl/", "content.xml")) for one in names)
+                office = any(name.startswith(("xl/", "content.xml")) for name in names)
                 return "excel" if office else "zip"
         if head.startswith(b"PAR1") and tail == b"PAR1":
             return "parquet"
@@ -233,7 +233,7 @@ def files_of(path: str) -> list[str]:
     else:
         names = [path] if os.path.isfile(path) else glob.glob(path)
     if len(names) > 1 or os.path.isdir(path):
-        names = sorted(one for one in names if _is_table(Path(one)))
+        names = sorted(name for name in names if _is_table(Path(name)))
     if not names:
         raise ValueError(
             f"{path!r} is neither a file nor a folder or glob of tables, such as .csv or .parquet"

@@ -168,8 +168,8 @@ class Table:
             rows += len(one)
             if rows > most:
                 break
-        odd = sum(int(one.attrs.get(LEFT_OUT, 0)) for one in parts)
-        plain = [one.copy(deep=False) for one in parts if len(one)] or parts[:1]
+        odd = sum(int(part.attrs.get(LEFT_OUT, 0)) for part in parts)
+        plain = [part.copy(deep=False) for part in parts if len(part)] or parts[:1]
         for one in plain:
             one.attrs = {}
         frame = pd.concat(plain, ignore_index=True)

@@ -153,7 +153,9 @@ class ColumnType:
 
     @staticmethod
     def _check_names(name: str, values: tuple[str, ...], least: int = 1) -> None:
-        good = all(isinstance(one, str) and one and shown(one.strip()) == one for one in values)
+        good = all(
+            isinstance(value, str) and value and shown(value.strip()) == value for value in values
+        )
         if not good or len(values) < least or len(set(values)) != len(values):
             raise ValueError(
                 f"{name} must be different printable texts without blanks around them, got "
@@ -166,7 +168,7 @@ class ColumnType:
         if self.kind != ANY:
             return self._check_names("levels", levels)
         type_ = self.reading or ColumnType()
-        labels = {type_.of_text(spell(one))[1] for one in levels}
+        labels = {type_.of_text(spell(level))[1] for level in levels}
         if len(labels) != len(levels) or "" in labels:
             raise ValueError(
                 f"levels must differ and not be blank, got {levels!r:.200}; a declared kind, such "
@@ -244,9 +246,9 @@ class ColumnType:
         plain = ColumnType()
         levels = self.levels or ()
         bare = replace(self, levels=None, low=None, high=None, whole=False, origin=DECLARED)
-        if bare != plain or not any(_OTHER_SPELLING.fullmatch(one.strip()) for one in levels):
+        if bare != plain or not any(_OTHER_SPELLING.fullmatch(level.strip()) for level in levels):
             return None if bare == plain else bare
-        labels = [plain.of_text(spell(one))[1] for one in levels]
+        labels = [plain.of_text(spell(level))[1] for level in levels]
         distinct = len({*labels}) == len(labels) or not all(labels)
         return None if distinct else ColumnType(kind="category", levels=levels)
 
@@ -291,7 +293,7 @@ class ColumnType:
     def gone(self) -> frozenset[str]:
         """Declared blanks, as written, and as labels of numbers or names."""
         codes = {*(self.blank or ()), *self.missing}
-        found = [] if self.kind in TIMES else [self._value(one) for one in codes if one]
+        found = [] if self.kind in TIMES else [self._value(code) for code in codes if code]
         labels = {one[1] for one in found if one is not None}
         return frozenset(codes) | (labels - self._spelt.keys())
 

@@ -106,7 +106,7 @@ def _by_place(model: Model, data: BlockData) -> tuple[Model, Dataset]:
         names = features if y is None else items.names
         return model(**{name: values[name][at] for name in names})
 
-    first = next((one for one in rows if one.is_floating_point()), torch.zeros(0))
+    first = next((row for row in rows if row.is_floating_point()), torch.zeros(0))
     places = torch.arange(len(rows[0])).to(first)
     return placed, Dataset(places[:, None], torch.zeros_like(places))
 

@@ -70,7 +70,7 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Compute an operation some of whose tensors are of the device, or whose result is to be."""
     name = func._schema.name
     tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-    there = any(isinstance(one, Cuda) for one in tensors)
+    there = any(isinstance(tensor, Cuda) for tensor in tensors)
     if there and name not in _MOVES:
         _require_one_device(name, args, tensors)
     asked = kwargs.get("device")
@@ -132,14 +132,14 @@ def waits() -> Iterator[list[str]]:
 
 
 def _require_one_device(name: str, args: Any, tensors: list[Tensor]) -> None:
-    others = [one for one in tensors if not isinstance(one, Cuda) and one.ndim]
+    others = [tensor for tensor in tensors if not isinstance(tensor, Cuda) and tensor.ndim]
     if name in _PICKS and isinstance(args[0], Cuda):  # places may be the CPU's
         places = {id(one) for one in args[1]}
-        others = [one for one in others if id(one) not in places]
+        others = [other for other in others if id(other) not in places]
     if others:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, "
-            f"cuda:0 and cpu! ({name}, {[tuple(one.shape) for one in others]} on cpu)"
+            f"cuda:0 and cpu! ({name}, {[tuple(other.shape) for other in others]} on cpu)"
         )
 
 

@@ -111,15 +111,15 @@ class Nodes(Grid):  # type: ignore[misc]
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
         arrived: list[Message] = []
-        for one in messages:
-            node = one.metadata.dst_node_id
+        for message in messages:
+            node = message.metadata.dst_node_id
             place = {"partition-id": node - 1000}
             context = Context(1, node, place, self.states[node], self.config)
             try:
-                reply = self.app(deepcopy(one), context)
+                reply = self.app(deepcopy(message), context)
             except (RuntimeError, ValueError) as error:
-                reply = Message(Error(0, str(error)), reply_to=one)
-            replies = self.wire(one, deepcopy(reply))
-            self.sent.append((one, replies))
+                reply = Message(Error(0, str(error)), reply_to=message)
+            replies = self.wire(message, deepcopy(reply))
+            self.sent.append((message, replies))
             arrived += replies
         return arrived

@@ -30,7 +30,7 @@ def files() -> frozenset[str]:
 
 def modules(*folders: str) -> list[str]:
     """Return the paths of the modules of some folders."""
-    inside = tuple(f"{one}/" for one in folders)
+    inside = tuple(f"{folder}/" for folder in folders)
     return sorted(one for one in files() if one.startswith(inside) and one.endswith(".py"))
 
 

@@ -217,7 +217,7 @@ def test_every_draw_names_its_device() -> None:
         and isinstance(call.func, ast.Attribute)
         and call.func.attr in draws
         and ast.unparse(call.func.value) == "torch"
-        and "device" not in {one.arg for one in call.keywords}
+        and "device" not in {keyword.arg for keyword in call.keywords}
     ]
     assert not unnamed
 

@@ -97,10 +97,10 @@ def test_a_hostile_table(hostile: Path, capsys: pytest.CaptureFixture[str]) -> N
     harmless("predict", hostile, "--data", hostile, capsys=capsys, code=2)
     ours = [one for one in folder.rglob("*") if one.is_file() and one != hostile]
     assert len(ours) > 10
-    for one in ours:
-        check(one.read_text(encoding="utf-8"))
-        if one.suffix == ".csv":
-            check_cells(one.read_text(encoding="utf-8"))
+    for our in ours:
+        check(our.read_text(encoding="utf-8"))
+        if our.suffix == ".csv":
+            check_cells(our.read_text(encoding="utf-8"))
     levels = set(pd.read_csv(made / "synthetic.csv").iloc[:, 1].dropna().astype(str))
     assert {"+1", "-1", "'@SUM(1)", "'-2+3"} & levels  # numbers stay numbers
 

@@ -61,7 +61,9 @@ def in_module(path: str) -> Iterator[Said]:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.JoinedStr):
             parts |= set(map(id, node.values))
-            some = (one.value if isinstance(one, ast.Constant) else "{}" for one in node.values)
+            some = (
+                value.value if isinstance(value, ast.Constant) else "{}" for value in node.values
+            )
             text = "".join(map(str, some))
         elif isinstance(node, ast.Constant) and id(node) not in parts:
             text = str(node.value)
@@ -114,9 +116,9 @@ def in_shell(line: str, whole: bool) -> Iterator[Fault]:
 
 
 def of_command(name: str, arguments: list[str]) -> Iterator[Fault]:
-    for one in arguments:
-        if OPTION.match(one) and one.partition("=")[0] not in options(name):
-            yield one, f"no option of {name or 'bdpvi'}"
+    for argument in arguments:
+        if OPTION.match(argument) and argument.partition("=")[0] not in options(name):
+            yield argument, f"no option of {name or 'bdpvi'}"
 
 
 def in_prose(text: str, scripts: set[str]) -> Iterator[Fault]:
@@ -160,20 +162,20 @@ def faults(path: str, pieces: Iterator[Said]) -> list[str]:
     scripts = {*re.findall(r"(?:benchmarks|examples|docs|tests)/[\w/]+\.py", text_of(path))}
     scripts = (scripts & files()) | ({path} if path.endswith(".py") else set())
     found = []
-    for one in pieces:
-        if one.kind == "block":
-            some = ((number, SHELL.match(line)) for number, line in joined(one.text))
+    for piece in pieces:
+        if piece.kind == "block":
+            some = ((number, SHELL.match(line)) for number, line in joined(piece.text))
             wrong = [
                 (number, *two)
                 for number, line in some
                 if line
                 for two in in_shell(line[1], path.endswith(".md"))
             ]
-        elif one.kind == "prose":
-            wrong = [(0, *two) for two in in_prose(one.text, scripts)]
+        elif piece.kind == "prose":
+            wrong = [(0, *two) for two in in_prose(piece.text, scripts)]
         else:
-            wrong = [(0, *two) for two in in_code(one.text)]
-        found += [f"{path}:{one.line + number}: {word}: {why}" for number, word, why in wrong]
+            wrong = [(0, *two) for two in in_code(piece.text)]
+        found += [f"{path}:{piece.line + number}: {word}: {why}" for number, word, why in wrong]
     return found
 
 

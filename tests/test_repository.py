@@ -56,8 +56,8 @@ def test_locked_versions_are_those_of_the_constraints() -> None:
     """``make lock`` writes them, each with the hashes of its files."""
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     entries = re.split(r"\n(?=\w)", text.split("\n", 2)[2])
-    assert all("--hash=sha256:" in one for one in entries)
-    locked = [one.split(" ")[0] for one in entries]
+    assert all("--hash=sha256:" in entry for entry in entries)
+    locked = [entry.split(" ")[0] for entry in entries]
     assert len(locked) > 100
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     wanted = {line.partition(";")[0].strip() for line in lines if line[0] != "#"}

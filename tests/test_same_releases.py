@@ -98,7 +98,7 @@ def private(**options: Any) -> dict[str, Any]:
         made = flat.private(table, out=out, ledger=ledger, **options)
         read = bdpvi.load_release(out / "release.json")
         book = bdpvi.Ledger.at(ledger)
-        total, kinds = book.worst_case(1e-5), [one.kind for one in book.entries()]
+        total, kinds = book.worst_case(1e-5), [entry.kind for entry in book.entries()]
     assert total is not None
     rows = pd.DataFrame({"age": [30, None], "dose": [1.5, 4.0], "sex": ["F", "?"]})
     more: dict[str, Any] = {"cost": made.cost.to_dict(), "spent": total.epsilon, "kinds": kinds}

@@ -46,7 +46,7 @@ def test_messages_and_reports_use_the_terms_of_the_field() -> None:
             lines = file.read_text(encoding="utf-8").splitlines()
             found += [(file.name, line) for line in lines if WORDS.search(line)]
     for name, command in commands().items():
-        helps = [command.help, *(getattr(one, "help", "") for one in command.params)]
+        helps = [command.help, *(getattr(param, "help", "") for param in command.params)]
         found += [(name, text) for text in helps if WORDS.search(CODE.sub("", text or ""))]
     assert found == [], INSTEAD
 

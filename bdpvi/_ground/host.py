@@ -128,7 +128,7 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     >>> all_finite([torch.ones(2), torch.tensor(float("inf"))])
     False
     """
-    return bool(torch.stack([one.isfinite().all() for one in tensors]).all())
+    return bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all())
 
 
 @contextmanager

@@ -118,7 +118,7 @@ def say(*lines: str, error: bool = False) -> None:
     """
     stream = sys.stderr if error else sys.stdout
     if stream is not None:  # None if it was closed before the program began
-        print("".join(f"{one_line(one)}\n" for one in lines), end="", file=stream, flush=True)
+        print("".join(f"{one_line(line)}\n" for line in lines), end="", file=stream, flush=True)
 
 
 def complain(text: str) -> None:

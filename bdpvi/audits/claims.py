@@ -64,7 +64,7 @@ class Claim:
         for entry in ledger.entries():
             if entry.events is None:
                 raise ValueError(f"ledger: nothing bounds a record in its charge {entry.kind!r}")
-            found += [one for one in entry.events for _ in range(entry.count)]
+            found += [event for event in entry.events for _ in range(entry.count)]
         return cls(tuple(found))
 
     def epsilon(self, delta: float) -> float:
@@ -74,7 +74,7 @@ class Claim:
 
     def with_noise(self, scale: float) -> Claim:
         """Return the same events with ``scale`` times the noise."""
-        return Claim(tuple(one.with_noise(scale) for one in self.events))
+        return Claim(tuple(event.with_noise(scale) for event in self.events))
 
     @lru_cache(maxsize=64)  # noqa: B019
     def deltas(self) -> Floats:

@@ -213,8 +213,8 @@ def preprocessing(data: Dataset, epsilon: float, delta: float) -> Door:
         columns = {name: Cells(one) for name, one in zip(names, table.T, strict=True)}
         rows, ledger = Held(Rows(columns, np.zeros(len(table)))), Ledger()
         made = Transaction(ledger).perform(EstimateConstants(rows, asked, asked, price))
-        numbers = [one for one in made.columns if isinstance(one, Numeric)]
-        return sum(one.mean + one.sd for one in numbers), ledger
+        numbers = [column for column in made.columns if isinstance(column, Numeric)]
+        return sum(number.mean + number.sd for number in numbers), ledger
 
     more = np.concatenate([cells, np.full((1, cells.shape[1]), _LONG)])
     return Door("private preprocessing", cells, more, once)

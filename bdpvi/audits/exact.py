@@ -178,7 +178,7 @@ class _Beside:
     moved: list[list[float]] = field(default_factory=list)
 
     def map(self, f: Callable[..., Rows], *public: Any) -> _Beside:
-        others = [f(one, *public) for one in self.others]
+        others = [f(other, *public) for other in self.others]
         return _Beside(f(self.rows, *public), others, self.moved)
 
     def sum(self, f: Callable[..., Any], place: Place, keep: bool) -> Any:
@@ -262,7 +262,7 @@ def mean_epsilon(pairs: GaussianPairs, delta: float) -> float:
     ways = (pairs, pairs.reverse())
 
     def excess(epsilon: float) -> float:
-        most = max(float(one.hockey_stick(epsilon).mean()) for one in ways)
+        most = max(float(way.hockey_stick(epsilon).mean()) for way in ways)
         return math.log(max(most, 1e-300) / delta)
 
     if excess(0.0) <= 0:

@@ -136,7 +136,7 @@ class Door:
     def _some(self, pairs: int) -> dict[str, Any]:
         begun = time.monotonic()
         sides: Sequence[Any] = (self.without, self.with_it)
-        without, with_it = ([self.through(one)[0] for _ in range(pairs)] for one in sides)
+        without, with_it = ([self.through(side)[0] for _ in range(pairs)] for side in sides)
         return {"without": without, "with": with_it, "seconds": time.monotonic() - begun}
 
     def through(self, table: Any) -> tuple[float, Ledger]:

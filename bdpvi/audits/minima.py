@@ -93,7 +93,7 @@ class Solved:
         units = (
             torch.randn(DRAWS, len(row), generator=random, dtype=torch.float64, device=HOST) + moved
         )
-        found = [self.loss(self.sigma * one, other) for one in units]
+        found = [self.loss(self.sigma * unit, other) for unit in units]
         weights = (moved @ moved / 2 - units @ moved).exp()
         return np.array(found), weights.numpy()
 

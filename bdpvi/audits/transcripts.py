@@ -108,7 +108,7 @@ def epsilon(distances: Sequence[float], rate: float, delta: float) -> float:
     >>> round(epsilon([1.0], 1.0, 1e-5), 2)  # the Gaussian mechanism: 4.3772
     4.38
     """
-    some, found = [one for one in distances if one > 0], 0.0
+    some, found = [distance for distance in distances if distance > 0], 0.0
     for present in (True, False):
         law = _composed([_law(one, rate, present) for one in some])
         losses: Floats = np.arange(len(law), dtype=np.float64) * _STEP - len(some) * _MOST
@@ -137,16 +137,16 @@ def _law(d: float, rate: float, present: bool) -> Floats:
 
 def _composed(laws: Sequence[Floats]) -> Floats:
     """Return the law of a sum of losses."""
-    whole = sum(len(one) - 1 for one in laws) + 1
+    whole = sum(len(law) - 1 for law in laws) + 1
     size = next_fast_len(whole, real=True)
     total = np.ones(size // 2 + 1, dtype=np.complex128)
-    for one in laws:
-        total *= np.fft.rfft(one, size)
+    for law in laws:
+        total *= np.fft.rfft(law, size)
     return np.asarray(np.fft.irfft(total, size)[:whole])
 
 
 def _flat(totals: Sequence[Tensor]) -> Tensor:
-    return torch.cat([one.detach().cpu().double().flatten() for one in totals])
+    return torch.cat([total.detach().cpu().double().flatten() for total in totals])
 
 
 def _hooked(batch: Any, noisy: Any) -> Any:

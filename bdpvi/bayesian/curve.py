@@ -44,7 +44,9 @@ def label_shares(axes: Axes, shares: Sequence[float], delta: float) -> None:
     """Label the axes: shares from everybody on the left to the smallest on the right, and ε."""
     axes.set_xscale("log")
     axes.invert_xaxis()
-    axes.set_xticks(shares, ["everybody" if one == 1 else f"{100 * one:g} %" for one in shares])
+    axes.set_xticks(
+        shares, ["everybody" if share == 1 else f"{100 * share:g} %" for share in shares]
+    )
     axes.minorticks_off()
     axes.set_ylim(0, None)
     axes.set(xlabel="every group of at least this share", ylabel=f"ε at δ = {delta:g}")

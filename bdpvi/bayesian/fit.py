@@ -261,8 +261,8 @@ def fit(
     guide.parameters = dict(trained.parameters)
     panels = trained.panels
     if isinstance(data, Dataset):
-        panels = tuple(one.marked(data.ids, data.x, data.y) for one in panels)
-        if any(len(one.ids) for one in panels):
+        panels = tuple(panel.marked(data.ids, data.x, data.y) for panel in panels)
+        if any(len(panel.ids) for panel in panels):
             tell_of_copies(data.some())
     return Fit(
         model=model,

@@ -104,7 +104,7 @@ class WorstCaseDP:
             if found := of_any(fit) and total_at(high):
                 floor = f"with {several(draws, 'draw')} the covariances alone bring it to {found}"
             if before is not None:
-                count = sum(one.count for one in ledger.entries())
+                count = sum(entry.count for entry in ledger.entries())
                 floor = (
                     f"{several(count, 'earlier release')} cost {before}; for this release, {floor}"
                 )

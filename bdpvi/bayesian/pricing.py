@@ -128,7 +128,7 @@ def priced(fit: Fit, charge: Charge) -> tuple[Event, ...] | None:
     if influence := of_any(fit):
         k, tau = charge.draws, charge.temperature
         return (ModeDraws(influence=influence, draws=k, temperature=tau),)
-    variance = charge.draws * max(one.largest or 0.0 for one in fit.panels) / charge.temperature
+    variance = charge.draws * max(panel.largest or 0.0 for panel in fit.panels) / charge.temperature
     if not variance:
         return ()
     rounding = _rounding(fit, charge)

@@ -70,7 +70,7 @@ def receipt(
 def _alike(said: Bound, kinds: Sequence[str]) -> Bound:
     """Return a certified bound in the same words whether panel or worst case gave its ε."""
     own = sampled(kinds)
-    rest = tuple(one for one in said.assumptions if one not in own)
+    rest = tuple(assumption for assumption in said.assumptions if assumption not in own)
     return replace(
         said, by="betting or the worst case", relation=relation_of(kinds), assumptions=(*own, *rest)
     )

@@ -254,7 +254,7 @@ def predict(method: Method, outcomes: Sequence[Outcome], split: Split) -> Tensor
     Each is the mean over the outcome's samples; all outcomes have equally many.
     """
     names = outcomes[0].latents
-    latents = {name: torch.cat([one.latents[name] for one in outcomes]) for name in names}
+    latents = {name: torch.cat([outcome.latents[name] for outcome in outcomes]) for name in names}
     means = predictive_means(method.model, latents, split.test.x)
     return means.reshape(len(outcomes), -1, means.shape[1]).mean(1)
 

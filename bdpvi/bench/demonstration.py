@@ -219,7 +219,10 @@ def _of_method(name: str, method: Method, epsilon: float | None, split: Split) -
     prepared = method.prepare(split.train, DELTA)
     setting = 1.0 if epsilon is None else prepared.calibrate(epsilon)
     outcomes = prepared.outcomes([setting] * SEEDS, range(SEEDS))
-    means = [predictive_means(method.model, one.latents, split.test.x).mean(0) for one in outcomes]
+    means = [
+        predictive_means(method.model, outcome.latents, split.test.x).mean(0)
+        for outcome in outcomes
+    ]
     return {
         "method": name,
         "guarantee": "none" if epsilon is None else method.guarantee,

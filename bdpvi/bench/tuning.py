@@ -258,7 +258,7 @@ def score(method: Method, split: Split, search: Search, seeds: Sequence[int]) ->
                 settings[i] = prepared.calibrate(epsilon)
         groups = _outcomes(prepared, list(settings.values()), seeds) if settings else []
         for i, outcomes in zip(settings, groups, strict=True):
-            if outcomes and all(_reliable(one) for one in outcomes):
+            if outcomes and all(_reliable(outcome) for outcome in outcomes):
                 found[i] = _scored(method, outcomes, split, search.measure)
     return found
 
@@ -308,7 +308,7 @@ def _outcomes(
     except FloatingPointError:
         if len(settings) == 1:
             return [[]]
-        return [group for one in settings for group in _outcomes(prepared, [one], seeds)]
+        return [group for setting in settings for group in _outcomes(prepared, [setting], seeds)]
     return [flat[i : i + len(seeds)] for i in range(0, len(flat), len(seeds))]
 
 

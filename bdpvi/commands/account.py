@@ -114,7 +114,7 @@ def _print(
             "budget": asdict(book.budget) if book.budget else None,
             "unit": book.unit,
             "rows_per_unit": book.rows,
-            "charges": [one.to_dict() for one in book.entries],
+            "charges": [entry.to_dict() for entry in book.entries],
             "added": added or 0,
         }
         outputs.show(store.json_text(content | made.to_dict()))

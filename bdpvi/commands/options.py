@@ -342,7 +342,7 @@ def of_fields(command: Callable[..., None]) -> Callable[..., None]:
         command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
@@ -357,7 +357,7 @@ def resumable(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         files = (one for one in folder.rglob("*") if one.is_file())
-        if any(not one.name.startswith(".") for one in files):
+        if any(not file.name.startswith(".") for file in files):
             raise KeyboardInterrupt(
                 f"finished work is kept in {folder}/ (secret); the same command continues it"
             ) from None

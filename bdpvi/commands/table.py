@@ -82,7 +82,7 @@ def _text(content: dict[str, Any]) -> str:
 
 
 def _report(made: Draft, path: Path, written: bool) -> None:
-    drafted = [one for one in made.columns if one.lacks]
+    drafted = [column for column in made.columns if column.lacks]
     lacking = [
         f"{what} of {', '.join(one.name for one in drafted if one.lacks == what)}"
         for what in dict.fromkeys(one.lacks for one in drafted)
@@ -90,7 +90,7 @@ def _report(made: Draft, path: Path, written: bool) -> None:
     outputs.show(
         f"{path}: "
         + (f"{several(len(made.columns), 'column')} drafted" if written else "as it was"),
-        *(f"  {one.words}" for one in made.columns),
+        *(f"  {column.words}" for column in made.columns),
         *(
             f"  {name}: blank, or nothing reads it: declare it, or --drop it"
             for name in made.unread

@@ -95,7 +95,7 @@ class FederatedFit:
         found = self.federation.worst_case(delta, unit, observer)
         if unit != "record" or observer != PUBLIC or not self.tables:
             return found
-        each = (one.altogether(delta) for one in self.tables)
+        each = (table.altogether(delta) for table in self.tables)
         most = max((found, *filter(None, each)), key=lambda one: one.epsilon)
         more = (*found.assumptions, *self.tables[0].assumptions)
         return replace(most, observer=found.observer).assuming(*more)
@@ -202,7 +202,7 @@ def fit_federated(
         Client(model, data, settings, seed_of(settings.seed, number + 1))
         for number, data in enumerate(clients)
     ]
-    known = (basis.given(one, **in_arrays(one)) for one in clients)
+    known = (basis.given(client, **in_arrays(client)) for client in clients)
     facts = [federation.unseen] * bool(federation.charged) + list(known)
     federation.unseen = tuple(dict.fromkeys(fact for some in facts for fact in some))
     # Turn the mean over expected clients into the sum over all records.
@@ -210,7 +210,7 @@ def fit_federated(
     track = bars.bar if progress else bars.silent
     event, name = settings.record_event(), secrets.token_hex(8)
     ledgers = {id(data.ledger): data.ledger for data in clients}.values()
-    spent = [Steps(one, event, kind="rounds", of=name) for one in ledgers]
+    spent = [Steps(ledger, event, kind="rounds", of=name) for ledger in ledgers]
     for _ in track(range(rounds), "rounds"):
         for table in spent:
             table.take()
@@ -221,7 +221,7 @@ def fit_federated(
         if released.update is not None:
             server.update(scale * released.update)
     guide.parameters = server.parameters
-    own = tuple(one for one in ledgers if one.process is not None)
+    own = tuple(ledger for ledger in ledgers if ledger.process is not None)
     return FederatedFit(model, guide, dict(server.parameters), federation, own)
 
 

@@ -360,7 +360,9 @@ class Regression(Family):
     def design(self, x: Tensor) -> Tensor:
         """Return the clipped features and the intercept's column, (N, d + 1)."""
         if self.limit is not None and self.weighs:
-            x = within(x, self.limit, [torch.tensor(one, device=x.device) for one in self.levels])
+            x = within(
+                x, self.limit, [torch.tensor(level, device=x.device) for level in self.levels]
+            )
         elif self.limit is not None:
             x = x.clamp(-self.limit, self.limit)
         return torch.cat([x, x.new_full((len(x), 1), self.constant)], dim=1)

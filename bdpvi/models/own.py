@@ -130,7 +130,7 @@ bounds that hold at every predictor and target
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        low, high = (validate.finite_number("targets", one) for one in self.targets)
+        low, high = (validate.finite_number("targets", target) for target in self.targets)
         if not low < high:
             raise ValueError(f"targets must be a smaller and a larger number, got {self.targets!r}")
         if self.whole and not (low.is_integer() and high.is_integer()):

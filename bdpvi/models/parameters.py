@@ -105,7 +105,7 @@ class TrainedModel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model."""
         tensors = (one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor))
-        device = next((one.device for one in tensors), HOST)
+        device = next((tensor.device for tensor in tensors), HOST)
         holder = Holder(modules_of(self.model))
         own = {**dict(holder.named_parameters()), **dict(holder.named_buffers())}
         swapped = {n: self.values.get(n, one).to(device, one.dtype) for n, one in own.items()}

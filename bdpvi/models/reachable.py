@@ -274,13 +274,13 @@ class _Records(NamedTuple):
     def of(cls, records: Iterable[Any], length: int | None) -> _Records:
         """Return the records of tensors, arrays, and objects that hold such."""
         tables, sources = [], {}
-        for one in records:
-            for _, part in [("", one)] if isinstance(one, ARRAYS) else reachable(data=one):
+        for record in records:
+            for _, part in [("", record)] if isinstance(record, ARRAYS) else reachable(data=record):
                 if is_table(part):
                     sized = isinstance(part, ARRAYS) and part.ndim and len(part)
                     if sized and len(part) == (length or len(part)):
                         tables.append(part)
-                elif part is one or (length and is_sequence(part) and length_of(part) == length):
+                elif part is record or (length and is_sequence(part) and length_of(part) == length):
                     sources[id(part)] = part
         return cls(tables, sources)
 

@@ -77,7 +77,7 @@ def one_by_one(module: nn.Module, loss: Loss, batch: Batch) -> list[Tensor]:
     """Return gradients by plain autograd, of one record after the other: of any module, slowly."""
     found = list(alone(module, loss, batch))
     return [
-        torch.stack([torch.zeros_like(weight) if one is None else one for one in parts])
+        torch.stack([torch.zeros_like(weight) if part is None else part for part in parts])
         for weight, *parts in zip(trainable(module), *found, strict=True)
     ]
 

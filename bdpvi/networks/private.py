@@ -202,7 +202,7 @@ class Private:
                 self._data.take(positions, device), self.mechanism.clip
             )
 
-        total = [torch.zeros_like(one, dtype=torch.float64) for one in self._weights]
+        total = [torch.zeros_like(weight, dtype=torch.float64) for weight in self._weights]
         failed = 0
         for part, found in by_halves(of, self.batch):
             if found is None:
@@ -222,7 +222,7 @@ class Private:
 
     def _check_weights(self) -> None:
         """Refuse weights that were changed since the last step."""
-        if [id(one) for one in trainable(self.module)] != [id(one) for one in self._weights]:
+        if [id(one) for one in trainable(self.module)] != [id(weight) for weight in self._weights]:
             raise ValueError(
                 "module has other trainable weights than at the start: weights frozen since "
                 "would still be trained and charged. Call make_private again. Nothing was "

@@ -225,7 +225,7 @@ def check_panel(panel: IndexedRecords, data: IndexedRecords) -> None:
 
 
 def _contents(records: IndexedRecords) -> list[int]:
-    parts = [one.detach().cpu().numpy() for one in records.tensors.values()]
+    parts = [tensor.detach().cpu().numpy() for tensor in records.tensors.values()]
     return [hash(tuple(one.tobytes() for one in row)) for row in zip(*parts, strict=True)]
 
 

@@ -125,7 +125,7 @@ def _settled(
                 weight = mpmath.mpf(float(factor[j])) * scale
                 first, last = ends if weight > 0 else ends[::-1]
                 low, high = low + weight * first, high + weight * last
-                size += max(abs(weight * one) for one in ends)
+                size += max(abs(weight * end) for end in ends)
             if mpmath.isfinite(low) and mpmath.isfinite(high):
                 ends = [mpmath.floor(low - slack * size), mpmath.floor(high + slack * size)]
                 if ends[0] == ends[1]:

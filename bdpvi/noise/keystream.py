@@ -153,4 +153,4 @@ def _round_keys(secret: bytes) -> list[int]:
             four[0] ^= constant
             constant = _doubled(constant)
         words.append(words[-8] ^ _word(four))
-    return [one - (one >> 31 << 32) for one in words]
+    return [word - (word >> 31 << 32) for word in words]

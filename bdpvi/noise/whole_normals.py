@@ -115,7 +115,7 @@ class NormalTable:
 
     def __init__(self, law: Law) -> None:
         self._borders, self.cut = law.borders(), law.cut
-        self.high = np.array([one >> 64 for one in self._borders], dtype=np.uint64)
+        self.high = np.array([border >> 64 for border in self._borders], dtype=np.uint64)
         ends = [at << 112 for at in range((1 << 16) + 1)]
         first = np.array([self._index(end) for end in ends[:-1]])
         last = np.array([self._index(end - 1) for end in ends[1:]])
@@ -264,7 +264,7 @@ class WholeNormals:
         rest = (drawn == OPEN).nonzero()[:, 0]
         if len(rest):
             bits = (self._stream.take_on(device, 8 * len(rest)) for _ in range(2))
-            high, low = (one.view(torch.int64) for one in bits)
+            high, low = (bit.view(torch.int64) for bit in bits)
             high = high >> 16 & ((1 << 48) - 1) | short[rest].long() << 48
             drawn[rest] = _table_on(device).by_128_bits(high, low)
         return drawn

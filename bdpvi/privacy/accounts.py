@@ -55,7 +55,7 @@ def beside(table: str | os.PathLike[str]) -> Path:
     if len(files) == 1:
         folder = files[0].parent
         places = [*places, *files, *[folder] * (_files(str(folder)) == files)]
-    found = [one.with_name(f"{one.name}{_LEDGER}") for one in places]
+    found = [place.with_name(f"{place.name}{_LEDGER}") for place in places]
     there = (one for one in found if one.exists())  # earlier versions took the folder of one file
     return next(there, found[len(files) == 1])
 

@@ -101,9 +101,9 @@ def facts(assumptions: Collection[Assumption]) -> list[str]:
     """
     mixed = len(CONSTANTS.intersection(assumptions)) > 1
     said = []
-    for one in assumptions:
-        words = one.value
-        if mixed and one in CONSTANTS:
+    for assumption in assumptions:
+        words = assumption.value
+        if mixed and assumption in CONSTANTS:
             words = words.replace("The preprocessing", "Some preprocessing")
             words = words.replace("on the preprocessing", "on some preprocessing")
         said.append(words)

@@ -68,7 +68,7 @@ class Book:
     @property
     def charges(self) -> tuple[Entry, ...]:
         """The entries that are charges, with or without a reservation."""
-        return tuple(one for one in self.entries if one.kind not in (RESERVED, ENDED))
+        return tuple(entry for entry in self.entries if entry.kind not in (RESERVED, ENDED))
 
     def of_entries(self, entries: Iterable[Entry]) -> Book:
         """Return the book with only these entries."""
@@ -77,7 +77,7 @@ class Book:
 
     def without(self, of: str) -> Book:
         """Return the book without this work."""
-        return self.of_entries(one for one in self.entries if one.of != of)
+        return self.of_entries(entry for entry in self.entries if entry.of != of)
 
     @cached_property
     def merged(self) -> Merged:
@@ -103,8 +103,8 @@ class Book:
         if self.file.said:
             yield from self.file.said[1:]
             return
-        yield from ({"charge": one.to_dict()} for one in self.entries)
-        yield from ({"fit": one} for one in sorted(self.fits))
+        yield from ({"charge": entry.to_dict()} for entry in self.entries)
+        yield from ({"fit": fit} for fit in sorted(self.fits))
         yield from ({"refused": one} for one in self.refused)
 
     def with_lines(self, file: Chain, *lines: tuple[str, Entry | str]) -> Book:
@@ -191,11 +191,11 @@ def tally(entries: Iterable[Entry]) -> Counter[Event] | None:
 def _opened(entries: Iterable[Entry], before: frozenset[str] = frozenset()) -> frozenset[str]:
     """Return the works whose reservation is open after these entries."""
     found = set(before)
-    for one in entries:
-        if one.kind == RESERVED:
-            found.add(one.of)
-        elif one.kind == ENDED:
-            found.discard(one.of)
+    for entry in entries:
+        if entry.kind == RESERVED:
+            found.add(entry.of)
+        elif entry.kind == ENDED:
+            found.discard(entry.of)
     return frozenset(found)
 
 

@@ -228,7 +228,7 @@ def _largest(case: _Case, epsilon: float) -> float:
     angles = [math.pi * one for one in unit]
     bent = (0.0, 1.0) if case.draws > 1 else (1.0,)
     pairs = ((0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (0.0, 1.0), (1.0, 1.0))
-    places = [(*one, share) for one in pairs for share in bent]
+    places = [(*pair, share) for pair in pairs for share in bent]
     starts = product(angles[::2], unit[::4], (1.0,), (1.0,), (0.0, 1.0), places)
     rows = [[*start[:5], *start[5]] for start in starts]
     best, value = _best(case, epsilon, rows)

@@ -289,7 +289,7 @@ def relation_of(kinds: Iterable[str]) -> str:
     >>> relation_of(["remove", "add"]), relation_of(["add-or-remove"]), relation_of(["replace"])
     ('add or remove', 'add or remove', 'replace')
     """
-    return " or ".join(sorted({one.replace("-", " ") for one in kinds}))
+    return " or ".join(sorted({kind.replace("-", " ") for kind in kinds}))
 
 
 @dataclass(frozen=True)
@@ -378,7 +378,7 @@ class Cost:
     def curve(self) -> tuple[tuple[float, float], ...]:
         """Pairs of share ρ and ε, from everybody on average (share 1) to the smallest group."""
         mean = [] if self.bayesian is None else [(1.0, self.bayesian.epsilon)]
-        found = dict([*mean, *((one.share, one.epsilon) for one in self.groups)])
+        found = dict([*mean, *((group.share, group.epsilon) for group in self.groups)])
         return tuple(sorted(found.items(), reverse=True))
 
     @classmethod

@@ -139,7 +139,7 @@ class Entry:
         if self.charge is not None:
             content["draws"] = self.charge.draws
             content["temperature"] = self.charge.temperature
-        content["events"] = self.events and [one.to_dict() for one in self.events]
+        content["events"] = self.events and [event.to_dict() for event in self.events]
         content |= {"count": self.count, "purpose": self.purpose, "seal": self.seal}
         return content | ({"note": self.note.to_dict()} if self.note else {})
 

@@ -193,7 +193,7 @@ def for_unit(events: Mapping[Event, int], rows: int = 1) -> Iterator[Event]:
 
 def neighbours_of(events: Iterable[Event]) -> dict[str, Any]:
     """Return the relation and the unit of all events; ValueError if they differ."""
-    found = {(one.relation.value, f"one {one.unit}") for one in events}
+    found = {(event.relation.value, f"one {event.unit}") for event in events}
     if len(found) > 1:
         named = ", ".join(sorted(" ".join(one) for one in found))
         raise ValueError(f"events: they are for different neighbours: {named}")

@@ -115,8 +115,8 @@ def row_by_row(events: Sequence[Event], size: int, delta: float) -> Bound | None
     >>> round(row_by_row([event], 3, 1e-5).epsilon, 2)
     0.89
     """
-    others = [one for one in events if one.form or one.squared_distance != 0]
-    rest = delta - math.fsum(one.delta for one in events if one not in others)
+    others = [event for event in events if event.form or event.squared_distance != 0]
+    rest = delta - math.fsum(event.delta for event in events if event not in others)
     if not rest > 0:
         return None
 

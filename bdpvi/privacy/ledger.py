@@ -130,10 +130,10 @@ class Ledger(StoredBook):
     def charges(self, of: str | None = None) -> tuple[Charge, ...]:
         """Return the charges for draws, of one fit or of all."""
         return tuple(
-            one.charge
-            for one in self.entries()
-            if one.charge is not None and of in (None, one.of)
-            for _ in range(one.count)
+            entry.charge
+            for entry in self.entries()
+            if entry.charge is not None and of in (None, entry.of)
+            for _ in range(entry.count)
         )
 
     def charge(self, entry: Entry) -> None:
@@ -325,9 +325,9 @@ class Ledger(StoredBook):
         """Return the earlier charges in words."""
         counted: Counter[str] = Counter()
         book = self.book()
-        for one in book.charges:
-            if without is None or one.of != without:
-                counted[one.once] += one.count
+        for charge in book.charges:
+            if without is None or charge.of != without:
+                counted[charge.once] += charge.count
         names = [f"{name} ({n} times)" if n > 1 else name for name, n in counted.items()]
         if len(names) > _SHOWN:
             names[_SHOWN:] = [several(len(names) - _SHOWN, "other")]

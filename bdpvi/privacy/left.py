@@ -85,5 +85,5 @@ def unreachable(book: Book, epsilon: float, delta: float) -> ValueError:
     before = together(book, delta, {})
     return ValueError(
         f"epsilon={epsilon:g} cannot be reached at delta={delta:g}: before this, {before} was "
-        f"spent; {several(sum(one.count for one in book.charges), 'charge')} made before"
+        f"spent; {several(sum(charge.count for charge in book.charges), 'charge')} made before"
     )

@@ -101,7 +101,7 @@ def epsilon(events: Sequence[Event], delta: float, variance: float = 0.0) -> flo
     found = []
     for direction in (WITH, WITHOUT):
         total = gaussian
-        for one in events:
-            total = total + one.log_moment(order, direction)
+        for event in events:
+            total = total + event.log_moment(order, direction)
         found.append(float(conversions.epsilon(total, order, delta).min()))
     return max(found)

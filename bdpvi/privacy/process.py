@@ -34,15 +34,15 @@ class SameRows:
     @property
     def refused(self) -> int:
         """The number of targets that were refused by looking at the records."""
-        return sum(len(one.refused) for one in self.books.values())
+        return sum(len(book.refused) for book in self.books.values())
 
     def with_others(self, own: Book) -> Book:
         """Return a ledger's content with that of the others, for the widest unit of all."""
         books = [own, *(one for name, one in self.books.items() if name != own.id)]
         widest = max(books, key=lambda one: one.rows)
         events: Counter[Any] | None = Counter()
-        for one in books:
-            events = None if events is None or one.events is None else events + one.events
+        for book in books:
+            events = None if events is None or book.events is None else events + book.events
         return replace(own, unit=widest.unit, rows=widest.rows, events=events)
 
 
@@ -61,7 +61,7 @@ def account_of(parts: Sequence[Any]) -> SameRows:
     made = samples_of(parts)
     with _lock:
         # Tables without a row have one account: a receipt must not tell no row from one.
-        empty = [one for one in _accounts if not one.samples]
+        empty = [account for account in _accounts if not account.samples]
         same = [one for one in _candidates(made) if _same(one, made)] if made else empty
         found = same[0] if same else SameRows()
         for other in same[1:]:
@@ -71,7 +71,7 @@ def account_of(parts: Sequence[Any]) -> SameRows:
             other.books, other.samples = found.books, found.samples
         if not same:
             _accounts.append(found)
-        known = {one.hashes.tobytes() for one in found.samples}
+        known = {sample.hashes.tobytes() for sample in found.samples}
         found.samples.extend(one for one in made if one.hashes.tobytes() not in known)
         return found
 
@@ -80,7 +80,9 @@ def _candidates(made: Sequence[Sketch]) -> list[SameRows]:
     """Return the accounts that share some hash."""
     wanted = np.unique(np.concatenate([one.hashes for one in made]))
     none = np.zeros(0, np.uint32)
-    each = [np.concatenate([none, *(two.hashes for two in one.samples)]) for one in _accounts]
+    each = [
+        np.concatenate([none, *(two.hashes for two in account.samples)]) for account in _accounts
+    ]
     hits = np.isin(np.concatenate(each), wanted) if each else np.zeros(0, bool)
     owners = np.repeat(np.arange(len(each)), [len(one) for one in each])
     return [_accounts[at] for at in np.unique(owners[hits])]

@@ -99,7 +99,7 @@ def _mixture(
         rate: q.
     """
     log_weights = [_log_binomial(int(n), rate).to(like.device) for n in trials]
-    weights = pad_sequence([one.exp() for one in log_weights], batch_first=True)
+    weights = pad_sequence([weight.exp() for weight in log_weights], batch_first=True)
     result = like.new_empty(len(trials), len(like))
     width = max(1, _CHUNK // weights.shape[1])
     for start in range(0, len(like), width):

@@ -81,11 +81,11 @@ def epsilon(events: Iterable[Event], delta: float) -> Bound | None:
 
 def _solver(events: Sequence[Event], variance: float) -> tuple[str, Callable[[float], float]]:
     """Return how events compose with Gaussian mechanisms, and ε at δ; "" if all are Gaussian."""
-    if unknown := {one.form for one in events} - {"", SAMPLED, PERTURBED, MOMENTS}:
+    if unknown := {event.form for event in events} - {"", SAMPLED, PERTURBED, MOMENTS}:
         raise TypeError(f"no loss of the form {min(unknown)!r} can be composed")
-    sampled = tuple(one.run for one in events if one.form == SAMPLED)
-    perturbed = tuple(one for one in events if one.form == PERTURBED)
-    moments = tuple(one for one in events if one.form == MOMENTS)
+    sampled = tuple(event.run for event in events if event.form == SAMPLED)
+    perturbed = tuple(event for event in events if event.form == PERTURBED)
+    moments = tuple(event for event in events if event.form == MOMENTS)
     name, solve = SAMPLED, partial(_sampled_epsilon, sampled, variance)
     if perturbed:
         name, solve = PERTURBED, partial(_perturbed_epsilon, perturbed, sampled, variance)

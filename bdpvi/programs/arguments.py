@@ -58,7 +58,7 @@ class Arguments:
         for place, one in [*enumerate(args), *kwargs.items()]:
             _check_kind(place, one)
         leaves, form = tree_flatten((args, dict(kwargs)))
-        sampled = tuple(isinstance(one, Tensor) and one.ndim > 0 for one in leaves)
+        sampled = tuple(isinstance(leave, Tensor) and leave.ndim > 0 for leave in leaves)
         sized = tuple(itertools.compress(leaves, sampled))
         if not sized:
             raise ValueError("step: give the records, as tensors with a row each, or as a Dataset")
@@ -107,13 +107,13 @@ class Arguments:
     @property
     def stand_in(self) -> tuple[Tensor, ...]:
         """One record of zeros, for code that must not see real records."""
-        return tuple(one.new_zeros(1, *one.shape[1:]) for one in self.tables)
+        return tuple(table.new_zeros(1, *table.shape[1:]) for table in self.tables)
 
     @property
     def made_up(self) -> Arguments:
         """The arguments with two made-up records, of zeros and of ones."""
         zeros = self.stand_in
-        rows = tuple(torch.cat([one, torch.ones_like(one)]) for one in zeros)
+        rows = tuple(torch.cat([zero, torch.ones_like(zero)]) for zero in zeros)
         return replace(self, leaves=self._with(rows), source=ByPosition.of(rows))
 
     def call(self, rows: Rows) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -48,7 +48,7 @@ _LIBRARIES = (
 def line_of(error: Exception) -> str:
     """Return the last line of the user's own on the way to an error."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if not one.filename.startswith((*_LIBRARIES, "<frozen"))]
+    own = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, "<frozen"))]
     return f", line {own[-1].lineno} of {Path(own[-1].filename).name}" if own else ""
 
 

@@ -173,7 +173,7 @@ def near_listed(mean: Tensor, measured: Tensor, program: Program, model: Any, da
     columns = [*range(len(data.feature_names))]
     if (exposure := getattr(model, "exposure", None)) is not None:
         del columns[exposure]
-    sizes, at = [one.numel() for one in shapes.values()], [*shapes].index("w")
+    sizes, at = [shape.numel() for shape in shapes.values()], [*shapes].index("w")
     pieces = [one.clone() for one in mean.split(sizes)]
     w, seen = (one[at].view(shapes["w"][0], -1) for one in (pieces, measured.split(sizes)))
     for place, listed in seldom_of(known):

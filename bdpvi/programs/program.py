@@ -264,7 +264,7 @@ class Program:
     @cached_property
     def _recurs(self) -> bool:
         """Whether a layer is recurrent."""
-        return any(isinstance(one, nn.RNNBase) for one in self.holder.modules())
+        return any(isinstance(module, nn.RNNBase) for module in self.holder.modules())
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -340,8 +340,8 @@ def copied(guide: Any, model: Any) -> Any:
     """
     if not isinstance(guide, nn.Module):
         return guide
-    parts = [one for one in guide.modules() if isinstance(one, AutoGuide)]
-    kept = [(one._model, one.master) for one in parts]
+    parts = [module for module in guide.modules() if isinstance(module, AutoGuide)]
+    kept = [(part._model, part.master) for part in parts]
     shared = {id(one): one for one in modules_of(model)}
     try:
         made = copy.deepcopy(guide, shared)
@@ -350,7 +350,7 @@ def copied(guide: Any, model: Any) -> Any:
     finally:
         for one, (own, master) in zip(parts, kept, strict=True):
             one._model, one.master = own, master
-    copies = [one for one in made.modules() if isinstance(one, AutoGuide)]
+    copies = [module for module in made.modules() if isinstance(module, AutoGuide)]
     for one, (own, _) in zip(copies, kept, strict=True):
         one._model = own
     if isinstance(made, GuideMessenger):

@@ -156,8 +156,8 @@ def _plate(modelled: poutine.Trace) -> str:
     observed = _observed(modelled)
     stacks = [[f.name for f in site["cond_indep_stack"] if f.size == 1] for site in observed]
     # One outside all plates may be a constant, as poutine.condition makes of a global latent.
-    stacks = [one for one in stacks if one] or stacks
-    common: list[str] = [name for name in stacks[0] if all(name in one for one in stacks)]
+    stacks = [stack for stack in stacks if stack] or stacks
+    common: list[str] = [name for name in stacks[0] if all(name in stack for stack in stacks)]
     if not common:
         raise MisfitError([Misfit(named(observed[0]), "is in no plate over the records", _PLATE)])
     if len(common) > 1:

@@ -67,7 +67,7 @@ class Recorded(Program):
         if lacking:
             rows = tuple(torch.cat([v, v.new_zeros(lacking, *v.shape[1:])]) for v in rows)
         with torch.no_grad():
-            batches = zip(*(one.split(self.rows) for one in rows), strict=True)
+            batches = zip(*(row.split(self.rows) for row in rows), strict=True)
             found = [self.each(*given, *batch)[0] for batch in batches]
         every = torch.cat(found) if len(found) > 1 else found[0]
         return every[: len(every) - lacking]
@@ -107,7 +107,7 @@ def recorded(program: Program, rows: int) -> Program:
 
 def _recorded(program: Program, rows: int) -> Recorded:
     values = tuple(program.parameters.values())
-    plain = tuple(one.detach() for one in values)
+    plain = tuple(value.detach() for value in values)
     total = torch.zeros(program.size, dtype=torch.float64, device=program.device)
     first = program.draw()
     names, batch = tuple(first.fixed), _made_up(program, rows)
@@ -198,7 +198,7 @@ def _made_up(program: Program, rows: int) -> Rows:
     """Return records of zeros and ones in turn."""
     turns = torch.arange(rows) % 2
     zeros = program.arguments.stand_in
-    return at(tuple(torch.cat([one, torch.ones_like(one)]) for one in zeros), turns)
+    return at(tuple(torch.cat([zero, torch.ones_like(zero)]) for zero in zeros), turns)
 
 
 def _differing(program: Program, made: Recorded, seed: int) -> str:

@@ -107,7 +107,7 @@ class Runs:
         """Yield a parameter that starts elsewhere on other made-up records."""
         starts = [self.begun(rows, self._coins) for rows in (self.zeros, self.ones)]
         for name, value in parameters.items():
-            zeros, ones = (_unconstrained(one[name]).detach() for one in starts)
+            zeros, ones = (_unconstrained(start[name]).detach() for start in starts)
             if value.shape == zeros.shape and _equal(value, zeros) and not _equal(zeros, ones):
                 remedy = "start it at a public value: no record can be read there"
                 yield Misfit(f"parameter {name!r}", "starts at values of the records", remedy)
@@ -144,7 +144,7 @@ class Runs:
                 misfits.append(Misfit(named(site), "of the guide follows from records", remedy))
         model = poutine.replay(self.model, guided)
         runs = ((self.zeros, 0), (self.zeros, 1), (self.ones, 0))
-        modelled, twice, again = (self._still("model", model, *one) for one in runs)
+        modelled, twice, again = (self._still("model", model, *run) for run in runs)
         for site in (one for kind in split(modelled) for one in kind if not in_plate(one, plate)):
             if _alike(site, again.nodes[site["name"]]):
                 continue
@@ -178,7 +178,7 @@ class Runs:
         model = poutine.replay(self.model, guided)
         left: set[str] | None = None
         for value in _TRIED:
-            rows = tuple(torch.full_like(one, value) for one in self.zeros)
+            rows = tuple(torch.full_like(zero, value) for zero in self.zeros)
             with torch.no_grad():
                 run = self._run("model", model, rows)
             none = {s["name"] for kind in split(run) for s in kind if _is_nan(s)}
@@ -277,7 +277,7 @@ class Runs:
         indices: tuple[int, ...] = (0,),
         given: Mapping[str, Tensor] | None = None,
     ) -> poutine.Trace:
-        args, kwargs = self.arguments.call(tuple(one.clone() for one in rows))
+        args, kwargs = self.arguments.call(tuple(row.clone() for row in rows))
         if given:
             program = poutine.condition(program, data=dict(given))
         last = LastSite()

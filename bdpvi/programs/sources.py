@@ -80,7 +80,7 @@ class ByPosition:
     @classmethod
     def of(cls, rows: Rows) -> ByPosition:
         """Return records in memory."""
-        place = [(one.data_ptr(), one.shape) for one in rows]
+        place = [(row.data_ptr(), row.shape) for row in rows]
         return cls(partial(at, rows), len(rows[0]), rows, place, lambda: rows, True)
 
     @classmethod
@@ -186,4 +186,4 @@ def _alone(part: Rows) -> list[Rows]:
 
 def at(rows: Rows, positions: Tensor) -> Rows:
     """Return the records at these positions, (B, ...) for each tensor of a record."""
-    return tuple(one[onto(positions, one.device)] for one in rows)
+    return tuple(row[onto(positions, row.device)] for row in rows)

@@ -96,7 +96,7 @@ def equation(
     plan: ObjectivePlan, intercept: float, groups: Sequence[Group], c: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return r(c) and its deviation for factors ``c`` of any shape; N must be known."""
-    spread = math.sqrt(sum(one.variance * one.size for one in groups))
+    spread = math.sqrt(sum(group.variance * group.size for group in groups))
     curvature, squares, pull = moments_of(plan, intercept, spread, c)
     rest, square = -pull, torch.zeros_like(pull)
     for count, v, size, axes in groups:

@@ -165,7 +165,7 @@ def _design(
     records: tuple[Tensor, Tensor], model: Any, used: Tensor, middle: float
 ) -> tuple[Tensor, Tensor]:
     """Return the design's columns in use, and the targets around their middle."""
-    x, y = (one.detach().cpu().double() for one in records)
+    x, y = (record.detach().cpu().double() for record in records)
     return model.design(x)[:, used], y - middle
 
 
@@ -216,7 +216,7 @@ def _levels(data: Data, used: Tensor) -> Tensor:
         return torch.full((len(names) + 1,), -1)
     places = {name: at for at, name in enumerate(names)}
     every, numbers, made = encoding.feature_names, encoding.numbers, dict.fromkeys(names, -2)
-    with_blanks = [one for one in encoding.places.values() if one and one[0] in numbers]
+    with_blanks = [place for place in encoding.places.values() if place and place[0] in numbers]
     for group in (*encoding.one_hot, *with_blanks):
         there = [every[at] for at in group if every[at] in places]
         made |= dict.fromkeys(there, places[there[0]] if there else -2)

@@ -81,8 +81,8 @@ class ObjectivePerturbation:
     seldom: Seldom | None = None
 
     def __post_init__(self) -> None:
-        for one in self.class_weights:
-            validate.positive("class_weights", one)
+        for weight in self.class_weights:
+            validate.positive("class_weights", weight)
         validate.positive_int("draws", self.draws)
         for place in self.numbers or ():
             validate.positive_int("numbers", place, least=0)

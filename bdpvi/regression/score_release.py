@@ -103,7 +103,7 @@ class ScorePlan:
 
     def multipliers(self) -> list[float]:
         """Return the noise multiplier of each round."""
-        return [self.event.noise_multiplier / math.sqrt(one) for one in self.family.shares]
+        return [self.event.noise_multiplier / math.sqrt(share) for share in self.family.shares]
 
     @property
     def length(self) -> float:

@@ -70,10 +70,10 @@ class StatementLine:
     def charges(self) -> str:
         """Its charges in words."""
         counted: Counter[str] = Counter()
-        for one in self.entries:
-            if one.kind not in (RESERVED, ENDED):
-                words = _WORDS[one.kind] if one.charge is None else one.once
-                counted[words] += one.count
+        for entry in self.entries:
+            if entry.kind not in (RESERVED, ENDED):
+                words = _WORDS[entry.kind] if entry.charge is None else entry.once
+                counted[words] += entry.count
         said = ", ".join(f"{name} × {n}" if n > 1 else name for name, n in counted.items())
         pending = "started and not finished, with all of its ε reserved"
         return ", ".join(one for one in (said, pending * self.pending) if one)
@@ -168,7 +168,7 @@ class Statement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON types."""
-        lines = [one.to_dict() for one in self.lines]
+        lines = [line.to_dict() for line in self.lines]
         return {"works": lines, "total": _json(self.total), "guarantee": self.guarantee}
 
 

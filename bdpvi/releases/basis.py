@@ -38,7 +38,7 @@ def assumptions_of(
     """
     found = [Assumption.SEEDED_EXPERIMENT] * bool(preprocessing.get(EXPERIMENT))
     if encoding := encoding_of(preprocessing, spent):
-        found += [ASSUMED[one] for one in reversed(encoding.origins)]
+        found += [ASSUMED[origin] for origin in reversed(encoding.origins)]
     as_given = preprocessing.get(GIVEN, encoding is None)
     if Assumption.CONSTANTS_FROM_TABLE not in found and as_given and not features_of(preprocessing):
         found.append(Assumption.GIVEN_FEATURES)

@@ -63,7 +63,7 @@ def clipped_sum(
     >>> total.round(decimals=3).tolist(), norms.tolist()
     ([0.6, 0.5, 0.8], [5.0, 0.5])
     """
-    flat = [one.detach().unsqueeze(-1).flatten(1) for one in parts]
+    flat = [part.detach().unsqueeze(-1).flatten(1) for part in parts]
     size, like = sum(one.shape[1] for one in flat), flat[0]
     below = shortened(bound, size)
     scale = (bound if length is None else length) / bound

@@ -70,7 +70,7 @@ class Estimate:
         if not self.notes:
             object.__setattr__(self, "notes", ("",) * d)
         parts = (matrix, self.sampling, self.notes, *matrix)
-        if not d or any(len(one) != d for one in parts):
+        if not d or any(len(part) != d for part in parts):
             raise ValueError(
                 f"covariance, sampling and notes must be of {several(d, 'weight')}, as mean is"
             )
@@ -153,7 +153,7 @@ class Gaussian:
         if not self.measured:
             object.__setattr__(self, "measured", (True,) * d)
         parts = (self.mean, self.variances, self.measured, *rows)
-        if any(len(one) != d for one in parts) or len(rows) % max(d, 1):
+        if any(len(part) != d for part in parts) or len(rows) % max(d, 1):
             raise ValueError(f"mean, variances, covariance, measured: must be of {d} coordinates")
         for variance in self.variances:
             validate.non_negative("variances", variance)

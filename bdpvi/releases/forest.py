@@ -44,7 +44,7 @@ def forest(
         axes.plot([middle], [at], "o", color=colour)
     if ratios:
         axes.set_xscale("log")
-    axes.set_yticks(range(len(names)), [one_line(one) for one in names], parse_math=False)
+    axes.set_yticks(range(len(names)), [one_line(name) for name in names], parse_math=False)
     axes.invert_yaxis()
     axes.set_xlabel(label)
     axes.grid(axis="x", alpha=0.3)

@@ -70,7 +70,7 @@ class Begun:
 
     def abandoned(self, ledger: Ledger) -> bool:
         """Remove the files of a work that has charged nothing; return whether that was so."""
-        if not self.intent.key or any(one.of == self.secret.work for one in ledger.entries()):
+        if not self.intent.key or any(entry.of == self.secret.work for entry in ledger.entries()):
             return False
         for one in (self.file, self.file.with_name(HEAD)):
             one.unlink(missing_ok=True)

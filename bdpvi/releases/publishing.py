@@ -123,7 +123,7 @@ def same(path: Path, content: bytes) -> None:
 def _charged(work: Begun, people: Ledger) -> bool:
     if not work.intent.key:
         return True
-    return any(one.of == work.secret.work for one in people.entries())
+    return any(entry.of == work.secret.work for entry in people.entries())
 
 
 def _told(

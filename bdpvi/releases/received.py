@@ -94,7 +94,7 @@ def _check_words(shared: Shared, classes: int) -> None:
     written = shared.preprocessing.get("encoding")
     if written is not None:
         encoding = Encoding.from_dict(written)
-        assumed = {ASSUMED[one] for one in encoding.origins}
+        assumed = {ASSUMED[origin] for origin in encoding.origins}
         if missing := assumed.difference(shared.receipt.bound.assumptions):
             raise ValueError(
                 f"preprocessing.encoding.origin must be named by the receipt, which lacks "
@@ -114,7 +114,7 @@ def _check_words(shared: Shared, classes: int) -> None:
         if not isinstance(target.get(name, ""), str):
             raise ValueError(f"preprocessing.target.{name} must be text, got {target[name]!r:.80}")
     labels = target.get("classes", ())
-    whole = isinstance(labels, Sequence) and all(isinstance(one, str) for one in labels)
+    whole = isinstance(labels, Sequence) and all(isinstance(label, str) for label in labels)
     if not whole or (labels and len(labels) != classes):
         raise ValueError(
             f"preprocessing.target.classes must be {classes} texts, got {labels!r:.80}"

@@ -230,7 +230,7 @@ class Release(Published):
 
 def flat(latents: Mapping[str, Tensor]) -> Tensor:
     """Return draws of unbounded latent variables as vectors, (k, d)."""
-    sides = [one.reshape(len(one), -1) for one in latents.values()]
+    sides = [latent.reshape(len(latent), -1) for latent in latents.values()]
     return torch.cat(sides, 1) if sides else torch.zeros(0, 0)
 
 

@@ -91,7 +91,7 @@ def summarised(
         reason = _MINIMA if _minima(release) else _DRAWN
         reason = reason if len(release.samples) >= FEWEST else _POINTS
         if release.guide is not None:
-            shown = [one for one in rows if one.used]
+            shown = [row for row in rows if row.used]
             seen = sum(one.measured for one in shown)
             reason = _TRAINED + _FAINT * (seen < len(shown))
             guide = release.guide
@@ -109,7 +109,7 @@ def summarised(
         mean, sd = known.log_scale
         half = sd * _quantile(level)
         ends = (mean, mean - half, mean + half)
-        given["noise"] = tuple(math.exp(min(one, 700.0)) for one in ends)
+        given["noise"] = tuple(math.exp(min(end, 700.0)) for end in ends)
     reason = (known.reason + given_levels).removeprefix(". ")
     return Summary(**given, reliable=known.reliable, reason=reason)
 
@@ -295,7 +295,9 @@ def _weights(release: Published) -> Tensor:
     """
     model = release.model
     if not _of_features(release):
-        return torch.cat([one.reshape(len(one), -1) for one in release.latents.values()], 1)
+        return torch.cat(
+            [latent.reshape(len(latent), -1) for latent in release.latents.values()], 1
+        )
     w = release.latents["w"].flatten(1)
     if (constant := getattr(model, "constant", 1.0)) != 1 and getattr(model, "intercept", False):
         w = torch.cat([w[:, :-1], w[:, -1:] * constant], 1)

@@ -92,10 +92,13 @@ class Summary:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON types, ratios included."""
         rows = []
-        for one in self.coefficients:
-            row = asdict(one)
+        for coefficient in self.coefficients:
+            row = asdict(coefficient)
             if self.ratio:
-                row |= {"ratio": one.ratio(), "ratio_per_unit": one.ratio(per_unit=True)}
+                row |= {
+                    "ratio": coefficient.ratio(),
+                    "ratio_per_unit": coefficient.ratio(per_unit=True),
+                }
             rows.append(row)
         return asdict(self) | {"coefficients": rows}
 
@@ -104,11 +107,11 @@ class Summary:
         import pandas as pd
 
         rows = []
-        for one in self.coefficients:
-            row = asdict(one)
+        for coefficient in self.coefficients:
+            row = asdict(coefficient)
             for per, unit in (("", False), ("_per_unit", True)) if self.ratio else ():
                 kinds = ("ratio", "ratio_low", "ratio_high")
-                values = one.ratio(per_unit=unit)
+                values = coefficient.ratio(per_unit=unit)
                 row |= {f"{kind}{per}": v for kind, v in zip(kinds, values, strict=True)}
             rows.append(row)
         return pd.DataFrame(rows).set_index("name")
@@ -117,15 +120,15 @@ class Summary:
         """Draw a forest plot: estimates and intervals; needs the extra ``bdpvi[report]``."""
         from bdpvi.releases.forest import forest
 
-        rows = [one for one in self.coefficients if one.note != LEFT_OUT]
+        rows = [coefficient for coefficient in self.coefficients if coefficient.note != LEFT_OUT]
         ratios = self.odds and bool(self.ratio)
         trust = ", ".join(["", *self._trust().split("; ")[1:]])
         what = self.ratio if ratios else "coefficient"
         return forest(
-            [one.name + f" ({BASE})" * (one.note == BASE) for one in rows],
-            [one.ratio() if ratios else (one.mean, one.low, one.high) for one in rows],
+            [row.name + f" ({BASE})" * (row.note == BASE) for row in rows],
+            [row.ratio() if ratios else (row.mean, row.low, row.high) for row in rows],
             Path(path),
-            faint=[one.note.startswith(HIDDEN) for one in rows],
+            faint=[row.note.startswith(HIDDEN) for row in rows],
             label=f"{what}, {100 * self.level:g} % intervals{trust}" if self._known else what,
             ratios=ratios,
         )
@@ -133,19 +136,19 @@ class Summary:
     @property
     def _known(self) -> bool:
         """Whether there are intervals."""
-        return any(one.sd is not None for one in self.coefficients)
+        return any(coefficient.sd is not None for coefficient in self.coefficients)
 
     @property
     def _shares(self) -> bool:
         """Whether privacy's share of any deviation is known: not where a guide was trained."""
-        return any(one.privacy is not None for one in self.coefficients)
+        return any(coefficient.privacy is not None for coefficient in self.coefficients)
 
     def _trust(self) -> str:
         """Return the first line: the intervals' level, and whether they are reliable."""
         if not self._known:
             return "point estimates, without intervals"
-        rows = [one for one in self.coefficients if one.used]
-        seen = sum(one.measured for one in rows)
+        rows = [coefficient for coefficient in self.coefficients if coefficient.used]
+        seen = sum(row.measured for row in rows)
         counted = f"{seen} of {len(rows)} coefficients are measured"
         trust = {None: "not known", True: "yes", False: "no"}[self.reliable]
         if self.reliable and seen < len(rows):
@@ -156,7 +159,7 @@ class Summary:
         return f"{100 * self.level:g} % intervals; reliable: {trust}{told}"
 
     def __str__(self) -> str:
-        units = any(one.scale != 1 for one in self.coefficients)
+        units = any(coefficient.scale != 1 for coefficient in self.coefficients)
         ends = ["from", "to"] if self._known else []
         share = ["privacy"] if self._shares else []
         head = ["", "mean", *(["sd", *ends, "P(> 0)", *share] if ends else [])]
@@ -165,13 +168,17 @@ class Summary:
             head += ["per unit", *ends] if units else []
         head.append("")
         lines, out = [head], []
-        for one in self.coefficients:
-            if one.note == LEFT_OUT:
-                out.append(one_line(one.name))
+        for coefficient in self.coefficients:
+            if coefficient.note == LEFT_OUT:
+                out.append(one_line(coefficient.name))
                 continue
-            cells = [""] * (len(head) - 2) if one.note == BASE else self._cells(one, units)
-            line = [one_line(one.name), *cells, one_line(one.note)]
-            if one.note == POOLED and line[1:] == lines[-1][1:]:
+            cells = (
+                [""] * (len(head) - 2)
+                if coefficient.note == BASE
+                else self._cells(coefficient, units)
+            )
+            line = [one_line(coefficient.name), *cells, one_line(coefficient.note)]
+            if coefficient.note == POOLED and line[1:] == lines[-1][1:]:
                 line[0] = f"{lines.pop()[0]}, {line[0]}"
             lines.append(line)
         widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(len(head))]

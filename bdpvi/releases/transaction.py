@@ -292,13 +292,13 @@ class Transaction:
         start = next(at for at, one in enumerate(past.entries) if self._reserves(one))
         others = [one for one in past.entries[start + 1 :] if one.of == self.name]
         known = self._scope(past.of_entries((*past.entries[:start], *others)))
-        whole = past.of_entries(one for one in past.entries if not self._reserves(one))
+        whole = past.of_entries(entry for entry in past.entries if not self._reserves(entry))
         return Before(known, whole, made)
 
     def _scope(self, book: Book) -> Book:
         if not self.alone:
             return book
-        return book.of_entries(one for one in book.entries if one.of == self.name)
+        return book.of_entries(entry for entry in book.entries if entry.of == self.name)
 
     def _key(self, book: Book, entry: Entry) -> Key:
         price = (entry.kind, entry.charge, entry.events, entry.count)

@@ -234,7 +234,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if self.ledger is None:
             return guarantee if together else f"{guarantee}, this fit only"
         ledger = Ledger.at(self.ledger)
-        number = len({one.of for one in ledger.book().charges})
+        number = len({charge.of for charge in ledger.book().charges})
         total = ledger.worst_case(self.delta)
         all_of_them = "none" if total is None else f"{total.epsilon:.4g}"
         return f"{guarantee}; total of {several(number, 'fit')} in this ledger: ε = {all_of_them}"
@@ -256,6 +256,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Set summary and intervals; return the coefficients on the scale of X, (d,)."""
         self.summary_ = self.release_.summary()
         rows = self.summary_.coefficients[: len(self.center_)]
-        ends = np.array([(one.low, one.high) for one in rows], dtype=np.float64)
+        ends = np.array([(row.low, row.high) for row in rows], dtype=np.float64)
         self.coef_interval_ = ends / np.reshape(self.scale_, (-1, 1))
-        return np.asarray([one.mean for one in rows] / self.scale_)
+        return np.asarray([row.mean for row in rows] / self.scale_)

@@ -88,7 +88,7 @@ class Inputs:
         """Columns of numbers without declared bounds."""
         known = {} if self.types is None else self.types.bounded
         kinds = {name: one.kind for name, one in self._read_by.items()}
-        open_ones = (one for one in self.columns if one not in (*known, self.target))
+        open_ones = (column for column in self.columns if column not in (*known, self.target))
         return tuple(one for one in open_ones if kinds.get(one, NUMBERS[0]) in NUMBERS)
 
     @cached_property
@@ -112,10 +112,10 @@ class Inputs:
     def some(self) -> tuple[NDArray[Any], ...]:
         """Return the columns, by which the rows are known again."""
         return tuple(
-            one.numbers
-            if self.types is None or np.isfinite(one.numbers).any()
-            else np.asarray([*one.names, None], dtype=object)[one.codes]
-            for one in self.columns.values()
+            column.numbers
+            if self.types is None or np.isfinite(column.numbers).any()
+            else np.asarray([*column.names, None], dtype=object)[column.codes]
+            for column in self.columns.values()
         )
 
     def select(self, rows: NDArray[Any]) -> Inputs:
@@ -148,7 +148,7 @@ class Inputs:
     def public(self, constants: Encoding | None, **given: Any) -> Public:
         """Return what is known of the columns, some of whose constants may be public."""
         numbers = (*self.numbers, *filter(None, [self.target]))
-        numeric = [one for one in numbers if one not in self._read_by]
+        numeric = [number for number in numbers if number not in self._read_by]
         return Public(types=self.types, constants=constants, numeric=numeric, **given)
 
     def known(self, asked: Request) -> Encoded | None:

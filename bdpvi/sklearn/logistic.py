@@ -285,7 +285,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             )
         if unknown := [one for one in given if one not in classes.tolist()]:
             raise ValueError(f"class_weight: {unknown[0]!r} is not one of {classes.tolist()}")
-        return tuple(validate.positive("class_weight", given.get(one, 1.0)) for one in classes)
+        return tuple(
+            validate.positive("class_weight", given.get(class_, 1.0)) for class_ in classes
+        )
 
     def _guarantee(self) -> Guarantee:
         return self.guarantee or super()._guarantee()

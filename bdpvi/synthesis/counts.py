@@ -150,8 +150,8 @@ class MeasurementPlan:
         pairs = list(itertools.combinations(range(len(columns)), 2))
         groups = settings.groups(schema)
         kinds: list[tuple[float, Sequence[Group]]] = [
-            (settings.label, [one for one in pairs if target in one]),
-            (1 - settings.label, [one for one in pairs if target not in one]),
+            (settings.label, [pair for pair in pairs if target in pair]),
+            (1 - settings.label, [pair for pair in pairs if target not in pair]),
         ]
         total = sum(share for share, tables in kinds if tables)
         rest = 1 - GROUPS * bool(groups)
@@ -165,7 +165,7 @@ class MeasurementPlan:
         }
         return cls(
             tuple(map(grid.size, columns)),
-            tuple(one.bounds is not None for one in columns),
+            tuple(column.bounds is not None for column in columns),
             target,
             math.sqrt(len(columns) / one_way) / distance,
             joint,

@@ -68,7 +68,7 @@ def _kind(column: ColumnType) -> str:
     kind = "" if column.kind == ANY else column.kind
     if column.bounds is None:
         return f"{kind or 'category'} of {several(len(column.names or ()), 'level')}"
-    low, high = (_written(column, one) for one in column.bounds)
+    low, high = (_written(column, bound) for bound in column.bounds)
     return f"{kind or ('integer' if column.integer else 'number')} from {low} to {high}"
 
 

@@ -88,7 +88,7 @@ class Scale:
         there = values[~np.isnan(values)]
         ends = np.linspace(0, 1, bins + 1)[1:-1]
         cuts = np.unique(np.quantile(there, ends)) if len(there) else np.zeros(0)
-        words = [f"{math.ceil(one)}" if type.integer else f"{one:.6g}" for one in cuts]
+        words = [f"{math.ceil(cut)}" if type.integer else f"{cut:.6g}" for cut in cuts]
         inside = [f"{a} to {b}" for a, b in itertools.pairwise(words)]
         labels = ["any number"]
         if words:
@@ -182,7 +182,7 @@ class Task:
         names, types = list(schema.columns), list(schema.columns.values())
         at = names.index(target)
         y, classes = _classes(values[:, at], real[:, at], types[at])
-        levels = np.array([one.names is not None for one in types])
+        levels = np.array([kind.names is not None for kind in types])
         return cls(np.delete(values, at, 1), y, np.delete(levels, at), classes)
 
 

@@ -101,7 +101,7 @@ def redrawn(
     binned = [in_bins(codes, noisy.bins) for codes in samples]
 
     def moved(table: Codes, places: list[Codes], deviation: float) -> Codes:
-        there, other = (cells_of(one, table.shape) for one in places)
+        there, other = (cells_of(place, table.shape) for place in places)
         by = (there - other) / math.sqrt(2) + deviation * random.standard_normal(table.shape)
         return table + np.rint(by).astype(np.int64)
 

@@ -73,7 +73,7 @@ def evaluate(
     """
     schema, random = released.schema, np.random.default_rng(validate.positive_int("seed", seed, 0))
     names = list(schema.columns)
-    if unknown := [one for one in groups if one not in names]:
+    if unknown := [group for group in groups if group not in names]:
         raise ValueError(f"groups names {unknown[0]!r}; the columns are {names}")
     made = released.sample(seed=seed) if rows is None else rows
     given = {"train": train, "held_out": held_out, "rows": made}
@@ -117,7 +117,7 @@ def _sampled(values: Floats, random: np.random.Generator) -> Floats:
 def _columns(
     released: Synthetic, train: pd.DataFrame, scales: Sequence[Scale], real: Bins, synthetic: Bins
 ) -> tuple[ColumnShares, ...]:
-    schema, sizes = released.schema, [len(one.labels) for one in scales]
+    schema, sizes = released.schema, [len(scale.labels) for scale in scales]
     names = list(schema.columns)
     _, unfit = schema.encode(with_text_names(train)[names])
     parents = {node.column: node.parents for node in released.network.nodes}
@@ -148,7 +148,7 @@ def _pairs(
     names: Sequence[str], scales: Sequence[Scale], real: Bins, synthetic: Bins
 ) -> dict[str, Any]:
     """Return all pairs, their mean, and the worst in detail."""
-    sizes = [len(one.labels) for one in scales]
+    sizes = [len(scale.labels) for scale in scales]
 
     def both(two: tuple[int, int]) -> tuple[Floats, Floats]:
         return measures.shares(real, two, sizes), measures.shares(synthetic, two, sizes)

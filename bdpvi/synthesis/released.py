@@ -183,7 +183,7 @@ def rehearse(
                 made = as_read(work.perform(Synthesis(Copies(frame), part)), file)
                 read = of_bytes(made.to_bytes())
                 random = np.random.default_rng(0)
-                sizes = [grid.size(one) for one in read.schema.columns.values()]
+                sizes = [grid.size(column) for column in read.schema.columns.values()]
                 codes = random.integers(sizes, size=(len(frame), len(sizes)))
                 rows = read.schema.decode(codes, random)
                 read.schema.encode(rows)

@@ -246,9 +246,9 @@ def _good_for(found: Quality) -> str:
 
 
 def _area(found: Quality, student: str, trained: str) -> float | None:
-    for one in found.scores:
-        if (one.student, one.trained, one.group) == (student, trained, ALL):
-            return one.auc
+    for score in found.scores:
+        if (score.student, score.trained, score.group) == (student, trained, ALL):
+            return score.auc
     return None
 
 
@@ -300,7 +300,7 @@ def page(found: Quality, attack: str = "") -> str:
             percent=_percent,
             signed=_signed,
             number=_number,
-            among={one.names: one for one in found.pairs},
+            among={pair.names: pair for pair in found.pairs},
         )
     except ImportError as error:
         raise ImportError(f"{error}: pip install 'bdpvi[report]'") from error
@@ -312,26 +312,32 @@ def bars(column: ColumnShares) -> list[tuple[str, float, float, float, float]]:
     Empty bins are left out; if there are too many, the rarest are shown as one.
     """
     rows = list(zip(column.labels, column.real, column.synthetic, strict=True))
-    rows = [one for one in rows if one[1] or one[2]]
+    rows = [row for row in rows if row[1] or row[2]]
     if len(rows) > _SHOWN:
         common = sorted(rows, key=lambda one: -max(one[1:]))[: _SHOWN - 1]
-        rest = [one for one in rows if one not in common]
-        rows = [one for one in rows if one in common]
+        rest = [row for row in rows if row not in common]
+        rows = [row for row in rows if row in common]
         rows.append(
             (several(len(rest), "other"), sum(one[1] for one in rest), sum(one[2] for one in rest))
         )
-    most = max((max(one[1:]) for one in rows), default=1.0)
+    most = max((max(row[1:]) for row in rows), default=1.0)
     return [(label, p, q, 100 * p / most, 100 * q / most) for label, p, q in rows]
 
 
 def scores(found: Quality) -> dict[str, list[list[str]]]:
     """Return the rows of a table for each group: student, trained on, AUC, accuracy, log score."""
     tables: dict[str, list[list[str]]] = {}
-    for one in found.scores:
-        trained = "no column" if one.student == BASE else f"{one.trained} rows"
-        group = "All held-out rows" if one.group == ALL else one.group
-        tables.setdefault(f"{group} ({several(one.rows, 'row')})", []).append(
-            [one.student, trained, _number(one.auc), _number(one.accuracy), _number(one.log_score)]
+    for score in found.scores:
+        trained = "no column" if score.student == BASE else f"{score.trained} rows"
+        group = "All held-out rows" if score.group == ALL else score.group
+        tables.setdefault(f"{group} ({several(score.rows, 'row')})", []).append(
+            [
+                score.student,
+                trained,
+                _number(score.auc),
+                _number(score.accuracy),
+                _number(score.log_score),
+            ]
         )
     return tables
 
@@ -340,20 +346,20 @@ def heat_maps(found: Quality) -> Figure:
     """Return two heat maps of all pairs: total variation distance, and lost dependence."""
     from matplotlib.figure import Figure
 
-    names = [one.name for one in found.columns]
+    names = [column.name for column in found.columns]
     figure = Figure(figsize=(15, 7.5), dpi=110, layout="constrained")
     titles = (
         "Total variation of each pair of columns",
         "Dependence that differs, ½ Σ |real − synthetic|",
     )
-    values = ([one.variation for one in found.pairs], [one.lost for one in found.pairs])
+    values = ([pair.variation for pair in found.pairs], [pair.lost for pair in found.pairs])
     for axes, title, some in zip(figure.subplots(1, 2), titles, values, strict=True):
         table = np.full((len(names), len(names)), np.nan)
         table[np.triu_indices(len(names), 1)] = some  # pairs are in this order
         table = np.fmax(table, table.T)
         drawn = axes.imshow(table, cmap="cividis", vmin=0.0, vmax=max(*some, 1e-9))
         if len(names) <= _MOST_NAMED:
-            short = [one if len(one) <= 18 else one[:17] + "…" for one in names]
+            short = [name if len(name) <= 18 else name[:17] + "…" for name in names]
             axes.set_xticks(range(len(names)), short, rotation=90, fontsize=8, parse_math=False)
             axes.set_yticks(range(len(names)), short, fontsize=8, parse_math=False)
         else:

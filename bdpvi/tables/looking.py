@@ -164,7 +164,7 @@ def seen(
         target, of_target = _target(sheet[asked.target], asked, file)
     signs = _signs(features, file)
     persons, of_persons = persons_of({n: c for n, c in sheet.items() if n not in signs}, asked)
-    known = {asked.target, *signs, *(one.name for one in persons)}
+    known = {asked.target, *signs, *(person.name for person in persons)}
     found = [
         *(f for some in signs.values() for f in some),
         *(f for n, one in features.items() if n not in known for f in _of_column(one, file)),

@@ -178,14 +178,16 @@ class TableLook:
     @property
     def costly(self) -> bool:
         """Whether something was found that costs the owner much."""
-        return any(one.costly for one in self.findings)
+        return any(finding.costly for finding in self.findings)
 
     @property
     def short(self) -> tuple[str, ...]:
         """A line for each finding, and one before them."""
         found = several(len(self.findings), "finding") if self.findings else "nothing found"
         what = f"{several(self.rows, 'row')}, {several(len(self.columns), 'column')}"
-        return f"For the owner only: {what}; {found}", *(f"  {one}" for one in self.findings)
+        return f"For the owner only: {what}; {found}", *(
+            f"  {finding}" for finding in self.findings
+        )
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -195,7 +197,7 @@ class TableLook:
             f"Cells and rows are counted in the whole table; kinds, many values, persons and "
             f"findings are from its first {self.first} rows",
         )
-        columns = (f"  {one}" for one in self.columns)
+        columns = (f"  {column}" for column in self.columns)
         return *part[: bool(self.first)], *columns, *map(str, more), *self.short
 
     def __str__(self) -> str:

@@ -90,8 +90,13 @@ def _raw(work: Work, asked: Request) -> Iterator[MadeUp]:
     kinds |= dict(zip(private.names, private.kinds, strict=True))
     declared = {name: one.names or () for name, one in public.read_by.items()}
     constants = asked.constants.columns if asked.constants is not None else ()
-    declared |= {one.name: one.categories for one in constants if isinstance(one, OneHot)}
-    kinds |= {one.name: CATEGORY if isinstance(one, OneHot) else NUMBER for one in constants}
+    declared |= {
+        constant.name: constant.categories for constant in constants if isinstance(constant, OneHot)
+    }
+    kinds |= {
+        constant.name: CATEGORY if isinstance(constant, OneHot) else NUMBER
+        for constant in constants
+    }
     target: list[object] = [*public.classes] or [*_targets(asked), ""]
     if asked.model is None:
         target = [asked.positive, *(declared.get(asked.target) or ("no", ""))]

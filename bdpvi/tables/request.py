@@ -101,8 +101,8 @@ class Public:
         found = dict.fromkeys(self.categorical, "category") | dict.fromkeys(self.numeric, "number")
         if self.constants is not None:
             found |= {
-                one.name: "number" if one.kind == "number" else "category"
-                for one in self.constants.columns
+                column.name: "number" if column.kind == "number" else "category"
+                for column in self.constants.columns
             }
         if self.types is not None:
             found |= {
@@ -231,7 +231,7 @@ class Request:
     @property
     def labels(self) -> list[str]:
         """The names of the classes."""
-        return [self.label(one) for one in self.public.classes]
+        return [self.label(class_) for class_ in self.public.classes]
 
     @cached_property
     def distance(self) -> float:
@@ -251,7 +251,7 @@ class Request:
         if name := self.public.exposure:
             exposure = Numeric(name, mean=0.0, sd=1.0)
             columns = () if found is None else found.columns
-            columns = (*(one for one in columns if one.name != name), exposure)
+            columns = (*(column for column in columns if column.name != name), exposure)
             source = "The exposure as it is" if found is None else found.source
             found = Encoding(columns, source) if found is None else replace(found, columns=columns)
         return None if found is None else found.typed(self.public.read_by)
@@ -261,7 +261,7 @@ class Request:
         from bdpvi.datasets.constants import constants_in
 
         given, types = self.public.constants, self.public.types
-        known = {one.name for one in given.columns} if given else set()
+        known = {column.name for column in given.columns} if given else set()
         more = None
         if types is not None:
             columns = {
@@ -283,7 +283,7 @@ class Request:
         from bdpvi.releases.persons import OTHER_PEOPLE
 
         public = self.public
-        known = {one.name for one in self.constants.columns} if self.constants else set()
+        known = {column.name for column in self.constants.columns} if self.constants else set()
         numeric, categorical = (
             tuple(one for one in some if one not in {*public.drop, *known})
             for some in (public.numeric, public.categorical)

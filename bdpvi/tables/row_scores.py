@@ -76,7 +76,7 @@ class RowScores:
             f"  {name:{width}}  " + "  ".join(f"{what} {one:.3f}" for what, one in found.items())
             for name, found in self.values.items()
         ]
-        own, base = (one["log score"] for one in self.values.values())
+        own, base = (value["log score"] for value in self.values.values())
         if own - self.optimism <= base:
             lines.append("WARNING: the log score of new rows is no better than the base rate's")
         head = (

@@ -252,11 +252,11 @@ def _parts(
     found = encode(Held(rows[0]), work.header, work.asked, free, left=work.whole, feasible=False)
     train, test = (
         Dataset(
-            found.encoding.whole(one.columns),
-            torch.from_numpy(one.y),
+            found.encoding.whole(row.columns),
+            torch.from_numpy(row.y),
             preprocessing={"encoding": found.encoding.to_dict()},
         )
-        for one in rows
+        for row in rows
     )
     return train, test, found
 

@@ -155,7 +155,7 @@ class Work:
     @property
     def solved(self) -> tuple[PerturbedObjective, ...]:
         """The event of the last solved release, if there is one."""
-        events = [e for one in self.people.ledger.entries() for e in one.events or ()]
+        events = [e for entry in self.people.ledger.entries() for e in entry.events or ()]
         return tuple([e for e in events if isinstance(e, PerturbedObjective)][-1:])
 
     @property

@@ -104,7 +104,7 @@ def composed(
     )
 
     def bound(direction: str, order: Tensor) -> MeanEstimate:
-        return rule.total([one(direction, order) for one in steps], gamma)
+        return rule.total([step(direction, order) for step in steps], gamma)
 
     def solve(direction: str, beta: float, enough: float) -> Solution:
         return solve_by_order(lambda order: bound(direction, order), beta, orders, "chernoff")

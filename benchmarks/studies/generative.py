@@ -120,7 +120,7 @@ def attack(released: Rows, part: Part) -> float:
     """Return the AUC of guessing who is in the training rows by the nearest released row."""
     tree = NearestNeighbors(n_neighbors=1).fit(released)
     distances = [tree.kneighbors(one)[0][:, 0] for one in (part.train, part.outside)]
-    inside = np.repeat([1, 0], [len(one) for one in distances])
+    inside = np.repeat([1, 0], [len(distance) for distance in distances])
     return float(roc_auc_score(inside, -np.concatenate(distances)))
 
 

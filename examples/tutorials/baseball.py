@@ -39,7 +39,7 @@ def main() -> None:
     found = release.predict_mean(torch.arange(PLAYERS)[:, None])
     ends = [[round(v, 2) for v in one[[0, -1]].tolist()] for one in (found, chance)]
     print(f"chances of the weakest and the strongest player: {ends[0]} of {ends[1]}")
-    noted = [one.name for one in release.summary().coefficients if one.note]
+    noted = [coefficient.name for coefficient in release.summary().coefficients if coefficient.note]
     print(f"coefficients with the note that privacy noise dominates: {len(noted)} of {PLAYERS + 2}")
 
 

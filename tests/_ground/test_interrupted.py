@@ -360,7 +360,7 @@ def test_every_command_says_that_it_was_interrupted(
     new, ledger = tmp_path / "new", (made / "fit" / "ledger.jsonl").read_bytes()
     names = {"{new}": new, "{fit}": made / "fit", "{release}": RELEASE}
     capsys.readouterr()
-    assert run(*command.split(), *(names.get(one, one) for one in arguments)) == 130
+    assert run(*command.split(), *(names.get(argument, argument) for argument in arguments)) == 130
     said, error = capsys.readouterr()
     assert not said
     assert error == "bdpvi: interrupted: nothing was finished; the same command starts again\n"

@@ -277,7 +277,7 @@ def test_minima_have_their_density_and_audits_the_epsilon_of_an_integral() -> No
     ways = line_objectives()
     grid = torch.linspace(-15, 15, 1001, dtype=torch.float64)
     width = float(grid[1] - grid[0])
-    laws = [np.exp([one.log_density(w[None]) for w in grid]) for one in ways]
+    laws = [np.exp([way.log_density(w[None]) for w in grid]) for way in ways]
     for law, one in zip(laws, ways, strict=True):
         assert law.sum() * width == pytest.approx(one.sigma * math.sqrt(2 * math.pi), rel=1e-3)
 

@@ -63,9 +63,9 @@ def test_a_table_on_the_disk_has_the_price_of_one_in_memory(tmp_path: Path) -> N
     rows.to_parquet(tmp_path / "table.parquet")
     found = []
     tables: list[Data] = [data, bdpvi.Table.of(tmp_path / "table.parquet").numbers("y")]
-    for one in tables:
+    for table in tables:
         elsewhere()
-        fit = fitted(one)
+        fit = fitted(table)
         bdpvi.release(fit, DRAWS, temperature=TEMPERATURE)
         found.append(bdpvi.cost(fit, delta=DELTA))
     here, there = found

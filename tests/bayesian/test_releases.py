@@ -134,7 +134,7 @@ def test_nobody_charges_between_check_and_charge(
     bdpvi.release(fit, 1)
     thread.join()
     assert came == [False]
-    assert [one.kind for one in fit.ledger.entries()] == ["draws", "steps"]
+    assert [entry.kind for entry in fit.ledger.entries()] == ["draws", "steps"]
 
 
 def test_fit_and_release_come_back_from_disk(fit: bdpvi.Fit, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_few_records_are_refused_with_how_many_there_must_be() -> None:
 def test_a_typical_epsilon_is_the_order_statistic(relations: tuple[str, ...]) -> None:
     # Steep where it counts, so that the next rank is off by more than the grid of ε.
     b2 = torch.logspace(-6, -1, 1000, dtype=torch.float64) ** 4 * 40
-    event = PosteriorDraws(tuple(panel(b2, one) for one in relations), draws=2)
+    event = PosteriorDraws(tuple(panel(b2, relation) for relation in relations), draws=2)
     found = typical(Account([event]), 1e-5)
     # P(Bin(m, share) ≥ rank) ≤ γ, by SciPy's binomial.
     share, gamma = 1 - 0.01 / len(relations), 0.05 / len(relations)

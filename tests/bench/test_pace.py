@@ -40,7 +40,7 @@ def test_noise_that_training_adds_is_that_of_the_rule() -> None:
     outcomes = noisy_ascent(
         model, data, runs=runs, settings=settings, accountant=GaussianAccountant()
     )
-    w = torch.cat([one.latents["w"] for one in outcomes])
+    w = torch.cat([outcome.latents["w"] for outcome in outcomes])
     clip = 0.6 * math.sqrt(weights)
     nu = clip * z / (rows * math.sqrt(steps))
     way = 1 / (1 / 30 + nu**2 * weights / 0.2)

@@ -153,8 +153,8 @@ def summary(*rows: dict[str, object]) -> pd.DataFrame:
 
 def test_certified_rows_are_above_or_below_only_where_the_interval_excludes_0() -> None:
     def said(*rows: dict[str, object]) -> list[str]:
-        ours = [{"guarantee": BAYESIAN, "certified": one["certified"], "method": one["method"],
-                 "target_epsilon": one["target_epsilon"]} for one in rows]  # fmt: skip
+        ours = [{"guarantee": BAYESIAN, "certified": row["certified"], "method": row["method"],
+                 "target_epsilon": row["target_epsilon"]} for row in rows]  # fmt: skip
         return headline(summary(*ours), pd.DataFrame(rows))
 
     open_ = said(beside(0.1, -0.01, 0.05), beside(1.0, -0.01, 0.0))

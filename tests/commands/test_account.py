@@ -85,7 +85,7 @@ def test_the_epsilon_of_each_and_of_all() -> None:
         price = (SampledGaussian(noise_multiplier=noise),)
         ledger.charge(Entry(kind="release", of=name, events=price))
     found = Statement(ledger.book(), 1e-5)
-    alone = [one.alone.epsilon for one in found.lines if one.alone]
+    alone = [line.alone.epsilon for line in found.lines if line.alone]
     assert alone == pytest.approx([gaussian_epsilon(z**-2, 1e-5) for z in noises.values()])
     assert found.total is not None
     all_of_them = sum(z**-2 for z in noises.values())
@@ -124,5 +124,5 @@ def test_every_door_leaves_a_note(tmp_path: Path) -> None:
         numeric=["age"],
     )  # fmt: skip
     bdpvi.synthesize(frame, epsilon=1.0, ledger=ledger)
-    whats = [one.what for one in Statement(ledger.book(), 1e-5).lines]
+    whats = [line.what for line in Statement(ledger.book(), 1e-5).lines]
     assert whats == ["private: logistic regression of 'sick'", "synthesize"]

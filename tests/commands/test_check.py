@@ -33,7 +33,7 @@ SOLVED = ("--drop", "Fallnummer", "--categorical", "plz", "--unit", "patient_id"
 
 
 def run(*arguments: object) -> Result:
-    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done

@@ -170,7 +170,7 @@ def test_every_face_has_the_fields_of_a_request() -> None:
 
 def test_help_has_the_words_of_the_fields() -> None:
     command = typer.main.get_command(program_app())
-    shown = {one.name: one for one in command.commands["private"].params}  # type: ignore[attr-defined]
+    shown = {param.name: param for param in command.commands["private"].params}  # type: ignore[attr-defined]
     for name in ("target", "positive", "epsilon", "delta", "draws", "exposure", "base_rate"):
         assert shown[name].help == WORDS[name]
     hidden = {name for name, one in shown.items() if one.hidden}

@@ -23,7 +23,7 @@ SPELLINGS = ["current smoker", "Current smoker", "CURRENT SMOKER", "current-smok
 
 
 def run(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if done.exception is not None:
         raise done.exception
     return done.output

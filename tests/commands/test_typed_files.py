@@ -80,7 +80,7 @@ def declare(folder: Path, content: dict[str, Any]) -> None:
 
 
 def run(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if done.exception is not None:
         raise done.exception
     return done.output
@@ -150,7 +150,7 @@ def test_the_owner_sees_spellings_and_commas_before_a_charge(
     assert "'Ja' (" in told[first]
     assert "'nein' (" in told[first]
     commas = [one for one in told if "decimal=','" in one]
-    assert {one.split("'")[1] for one in commas} == {"größe", "weight", "bill"}
+    assert {comma.split("'")[1] for comma in commas} == {"größe", "weight", "bill"}
     assert not any(charged[: first + 1])
     receipt = (folder / "o" / "release.json").read_text(encoding="utf-8")
     assert "nein" not in receipt

@@ -157,7 +157,7 @@ def people(rows: int) -> pd.DataFrame:
 
 def run(*arguments: object) -> str:
     """Run a command in this process; raise what it raises."""
-    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert done.exit_code == 0, done.output

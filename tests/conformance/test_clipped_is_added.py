@@ -33,9 +33,9 @@ def summed(batches: list[Tensor]) -> Iterator[list[tuple[float, Tensor]]]:
     seen: list[tuple[float, Tensor]] = []
 
     def noisy(mechanism: NoisySum, totals: list[Tensor], key: Any) -> list[Tensor]:
-        whole = torch.cat([one.detach().double().flatten() for one in totals])
+        whole = torch.cat([total.detach().double().flatten() for total in totals])
         seen.append((mechanism.clip, whole))
-        return [torch.zeros_like(one, dtype=torch.float64) for one in totals]
+        return [torch.zeros_like(total, dtype=torch.float64) for total in totals]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NoisySum, "batch", lambda mechanism, step: batches[len(seen)])

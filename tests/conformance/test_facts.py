@@ -185,9 +185,9 @@ def test_an_accountant_says_what_it_does_not_see() -> None:
         account.step(4.0, rate, torch.ones(300))
         bounds = [one for one in vars(account.cost(1e-3)).values() if isinstance(one, Bound)]
         assert bounds
-        for one in bounds:
-            assert GIVEN in one.assumptions
-            assert (Assumption.POISSON_BATCHES in one.assumptions) is sampled
+        for bound in bounds:
+            assert GIVEN in bound.assumptions
+            assert (Assumption.POISSON_BATCHES in bound.assumptions) is sampled
 
 
 def test_a_federation_assumes_of_its_clients_that_they_sample() -> None:

@@ -249,7 +249,7 @@ def test_a_ledger_among_what_is_shared_is_refused(ran: Ran) -> None:
 
 def test_what_is_kept_tells_nothing_of_the_noise(ran: Ran) -> None:
     """Whoever has ledger, secret folder and release, and tries all there as a key, fails."""
-    place, seals = ran.place, [one.seal for one in book(ran.place.ledger).charges]
+    place, seals = ran.place, [charge.seal for charge in book(ran.place.ledger).charges]
     for path, content in files(place.ledger.parent).items():
         if path.suffix == ".csv":
             continue

@@ -111,7 +111,7 @@ def kill_a_worker() -> None:
 
 def sentence(said: str) -> str:
     """Return the error, which is one line, and the last."""
-    lines = [one for one in said.splitlines() if one.startswith("bdpvi: ")]
+    lines = [splitline for splitline in said.splitlines() if splitline.startswith("bdpvi: ")]
     assert "Traceback" not in said
     return lines[-1]
 

@@ -89,7 +89,7 @@ def through(nodes: Nodes, folder: Path) -> None:
     ledger = Ledger.at(folder / "people.jsonl")
     made = BayesianFedAvg(FedAvg(min_available_nodes=CLIENTS), Federation(SETTINGS, ledger))
     result = made.start(nodes, ArrayRecord({"w": torch.zeros(3)}), num_rounds=ROUNDS)
-    weights = np.concatenate([one.ravel() for one in result.arrays.to_numpy_ndarrays()])
+    weights = np.concatenate([ndarray.ravel() for ndarray in result.arrays.to_numpy_ndarrays()])
     assert np.isfinite(weights).all()
     published(weights, folder)
 

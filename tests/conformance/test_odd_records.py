@@ -119,11 +119,11 @@ def what_happens(call: Callable[[Any, Path], object], data: Any, folder: Path) -
     return {
         "end": end,
         "warnings": sorted({str(one.message) for one in said} - owners(said)),
-        "files": [re.sub("[0-9a-f]{16}", "…", str(one.relative_to(folder))) for one in files],
+        "files": [re.sub("[0-9a-f]{16}", "…", str(file.relative_to(folder))) for file in files],
         "shared": [
-            structure(json.loads(one.read_text()))
-            for one in files
-            if one.suffix == ".json" and one.parent.name != "fit"
+            structure(json.loads(file.read_text()))
+            for file in files
+            if file.suffix == ".json" and file.parent.name != "fit"
         ],
         "charges": [(one.kind, one.purpose.split(" ")[0], one.events, one.count) for one in book],
     }
@@ -307,7 +307,7 @@ def federated(data: Any, folder: Path) -> None:
     x, y = data
     ledger = Ledger.at(folder / "people.jsonl")
     tables = [bdpvi.Dataset.of(x[at], y[at]) for at in (slice(0, 100), slice(100, None))]
-    tables = [one.of_people(People(ledger)) for one in tables]
+    tables = [table.of_people(People(ledger)) for table in tables]
     rounds = Rounds(
         clients=2, size=2, clip=50.0, noise_multiplier=8.0, record_rate=1.0, record_clip=1.0
     )

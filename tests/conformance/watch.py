@@ -85,7 +85,7 @@ class Watch:
 
     def sum(self) -> None:
         """Note that a noisy sum is drawn."""
-        charged = sum(one.count for one in book(self.place.ledger).charges)
+        charged = sum(charge.count for charge in book(self.place.ledger).charges)
         self.sums.append((1 + len(self.sums), charged))
 
     @property

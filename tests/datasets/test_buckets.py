@@ -69,7 +69,7 @@ def test_the_rows_are_those_of_the_table_and_each_persons_lie_together(
     type = ColumnType(kind=kind) if kind else None
     types = None if type is None else Schema({"who": type}, "Form 7")
     persons = persons_of(pd.Series([who for who, _ in rows], dtype=object), type)
-    largest = max(Counter(one for one in persons if one).values(), default=0)
+    largest = max(Counter(person for person in persons if person).values(), default=0)
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr("bdpvi.datasets.objects.ROWS", most)
         patch.setattr(buckets, "_BITS", 2)
@@ -207,7 +207,7 @@ def test_memory_does_not_grow_with_the_table(
     monkeypatch.setattr(buckets, "_joined", watched)
     partition(tmp_path / "a.parquet", by="who", out=tmp_path / "out", progress=False)
     files = [parquet.ParquetFile(one).metadata for one in (tmp_path / "out").iterdir()]
-    assert sum(one.num_rows for one in files) == rows
+    assert sum(file.num_rows for file in files) == rows
     assert max(held) < table.nbytes / 20
-    assert max(one.num_rows for one in files) <= 5_000
+    assert max(file.num_rows for file in files) <= 5_000
     assert rows / len(files) > 2_500

@@ -45,7 +45,7 @@ def law(
         width = high - low + (exact.ATOM if low <= 0 < high else 0)
         weights.append(width * mpmath.exp(-c * abs(below - mpmath.mpf(len(values)) / 2)))
     total = mpmath.fsum(weights)
-    return [float(one / total) for one in weights]
+    return [float(weight / total) for weight in weights]
 
 
 def gaussian_delta(epsilon: float, distance: float) -> float:

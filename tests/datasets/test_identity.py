@@ -238,9 +238,11 @@ CELLS = st.one_of(
 
 @given(st.lists(CELLS, min_size=1, max_size=12))
 def test_a_cell_s_hash_depends_on_it_alone(cells: list[str]) -> None:
-    texts = [one.encode(errors="replace").decode() for one in cells]
+    texts = [cell.encode(errors="replace").decode() for cell in cells]
     together = identities._hashes(pa.array(texts, pa.large_string()), ".", "")[0]
-    alone = [identities._hashes(pa.array([one], pa.large_string()), ".", "")[0][0] for one in texts]
+    alone = [
+        identities._hashes(pa.array([text], pa.large_string()), ".", "")[0][0] for text in texts
+    ]
     assert together.tolist() == alone
 
 

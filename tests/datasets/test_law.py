@@ -115,9 +115,9 @@ def test_equal_values_have_one_text_in_any_carrier() -> None:
         7, 7.0, np.int64(7), np.uint8(7), np.float32(7), Decimal(7), Decimal("7.00"), "7", " 7\t",
         b"7", 7 + 0j, np.longdouble(7),
     ]  # fmt: skip
-    assert {spell(one) for one in sevens} == {"7"}
+    assert {spell(seven) for seven in sevens} == {"7"}
     halves = [0.5, np.float32(0.5), Decimal("0.50"), timedelta(seconds=0.5)]
-    assert len({spell(one) for one in halves}) == 1
+    assert len({spell(halve) for halve in halves}) == 1
     day = "2020-01-02"
     days = [date(2020, 1, 2), datetime(2020, 1, 2), pd.Timestamp(day), np.datetime64(day)]
     assert len({spell(one) for one in days}) == 1
@@ -188,7 +188,7 @@ def test_long_labels_stay_apart() -> None:
     names = read_cells(pd.Series(["x" * 300, "x" * 299 + "y", "x" * 200])).names
     assert len({*names}) == 3
     assert max(map(len, names)) == 200
-    assert [read_cell(one)[1] for one in names] == [*names]
+    assert [read_cell(name)[1] for name in names] == [*names]
 
 
 def test_new_fields_are_in_a_file_and_values_are_written(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_what_is_written_is_read_back(texts: list[str]) -> None:
     content = csv_text(frame).partition("\n")[2].encode()
     found, odd = parsed(content, ["a", "b"], FileFormat())
     assert odd == 0
-    assert [one.strip(" ") for one in texts] == [one.strip(" ") for one in found["a"].to_pylist()]
+    assert [text.strip(" ") for text in texts] == [one.strip(" ") for one in found["a"].to_pylist()]
 
 
 def test_objects_in_memory_are_tables() -> None:

@@ -159,7 +159,7 @@ def test_tables_of_one_file(
     split = getattr(loaders, f"load_{file.lower()}")(tmp_path)
     x, y = whole(split)
     np.testing.assert_allclose(x, StandardScaler().fit_transform(table), atol=1e-12)
-    assert y.tolist() == [float(one == positive) for one in classes]
+    assert y.tolist() == [float(class_ == positive) for class_ in classes]
     assert 0 < split.test.y.sum() < len(split.test) == len(classes) // 5
     assert_explains_itself(split, pd.DataFrame(table, columns=list(measures)))
 

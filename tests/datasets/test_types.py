@@ -345,7 +345,11 @@ def test_one_file_has_types_bounds_and_levels(tmp_path: Path) -> None:
     for name in ("zip", "note"):
         del content["columns"][name]  # type: ignore[attr-defined]
     path.write_text(json.dumps(content), encoding="utf-8")
-    assert [one.type is not None for one in read_constants(path).columns] == [False, True, True]
+    assert [column.type is not None for column in read_constants(path).columns] == [
+        False,
+        True,
+        True,
+    ]
     content["columns"]["born"]["low"] = "1.1.1900"  # type: ignore[index]
     path.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(ValueError, match=r"columns.born: low='1.1.1900' must be a day"):

@@ -125,12 +125,12 @@ def test_the_conjugate_posterior_in_closed_form_is_the_fixed_point(
     y = x @ torch.tensor([1.0, -2.0]).double() + 0.5 * torch.randn(60, generator=generator).double()
     tables = [Dataset(x[k::4], y[k::4]) for k in range(4)]
     precision, shift = torch.eye(2, dtype=torch.float64) / 4, torch.zeros(2, dtype=torch.float64)
-    for one in tables:
-        precision += one.x.T @ one.x / 0.25
-        shift += one.x.T @ one.y / 0.25
+    for table in tables:
+        precision += table.x.T @ table.x / 0.25
+        shift += table.x.T @ table.y / 0.25
     covariance = precision.inverse()
     rounds = Rounds(clients=4, size=2, clip=1e6, noise_multiplier=1.0)
-    clients = [Client(linear, one, rounds) for one in tables]
+    clients = [Client(linear, table, rounds) for table in tables]
     signs = torch.cat([torch.eye(2), -torch.eye(2)]).double() * math.sqrt(2)
 
     def gradient(mean: Tensor, factor: Tensor) -> float:
@@ -146,7 +146,7 @@ def test_the_conjugate_posterior_in_closed_form_is_the_fixed_point(
             free = server._program.parameters
             before = {name: value.detach().clone() for name, value in free.items()}
             point = server.point()
-            server.update(torch.stack([one.answer(1, point) for one in clients]).sum(0))
+            server.update(torch.stack([client.answer(1, point) for client in clients]).sum(0))
             change = [(free[name].detach() - value).flatten() for name, value in before.items()]
             moved.append(torch.cat(change))
         return float(torch.stack(moved).mean(0).norm() / precision.diagonal().sqrt().max())

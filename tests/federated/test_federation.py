@@ -222,7 +222,7 @@ def test_shares_add_up_to_the_noise_of_the_round() -> None:
 
 
 def rounds_in(path: Path) -> int:
-    return sum(one.count for one in Ledger(path).entries())
+    return sum(entry.count for entry in Ledger(path).entries())
 
 
 def test_a_restarted_server_loses_and_doubles_no_charge(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_file_says_what_it_said(name: str, tmp_path: Path) -> None:
 def test_a_ledger_has_its_charges_and_takes_another(tmp_path: Path) -> None:
     old = ledger(tmp_path)
     assert old.budget == bdpvi.Budget(2.0, 1e-5)
-    kinds = [one.kind for one in old.entries()]
+    kinds = [entry.kind for entry in old.entries()]
     assert kinds == ["reserved", "constants", "constants", "release", "ended"]
     old.bind(64 * "0")
     assert len(Ledger(old.path).entries()) == len(kinds)

@@ -251,7 +251,7 @@ def test_every_misfit_is_named_with_its_remedy(
     guide = MeanField(model)
     with pytest.raises(MisfitError) as caught:
         bdpvi.check(model, guide, data)
-    said = [str(one) for one in caught.value.misfits]
+    said = [str(misfit) for misfit in caught.value.misfits]
     assert any(wrong in one and remedy in one.split(wrong)[1] for one in said), said
     with pytest.raises(MisfitError) as same:
         bdpvi.fit(model, guide, data, training=bdpvi.Training(steps=1), progress=False)
@@ -279,7 +279,7 @@ def test_all_misfits_at_once(data: bdpvi.Dataset) -> None:
 
     with pytest.raises(MisfitError) as caught:
         bdpvi.check(bad, MeanField(bad), data)
-    sites = [one.site for one in caught.value.misfits]
+    sites = [misfit.site for misfit in caught.value.misfits]
     assert sorted(sites) == [
         "latent site 'k'", "latent site 'scale'", "observed site 'y'", "parameter 'noise'",
     ]  # fmt: skip

@@ -98,7 +98,7 @@ def test_the_fit_is_the_mode_and_keeps_all_columns() -> None:
     joint = weight @ logsigmoid((2 * data.y - 1) * (z @ w)) - PRECISION / 2 * w @ w
     (slope,) = torch.autograd.grad(joint, w)
     assert float(slope.norm()) < 1e-6
-    assert [one.influence.columns for one in fit.panels if one.influence] == [8]
+    assert [panel.influence.columns for panel in fit.panels if panel.influence] == [8]
 
 
 def test_no_record_costs_more_than_any_record_is_said_to() -> None:

@@ -120,7 +120,7 @@ def test_releases_are_kept_whole_and_say_what_weights_are(
         torch.testing.assert_close(back.predict_mean(x), found.predict_mean(x))
         with pytest.raises(ValueError, match="not 0 or 1 or one of several classes"):
             back.predict_proba(x)
-    said = [one.name for one in back.summary().coefficients]
+    said = [coefficient.name for coefficient in back.summary().coefficients]
     expected = ["a", "b", "intercept"] if name in COUNTS else ["a", "time", "b", "intercept"]
     if name == "multinomial":
         expected = [f"{one}[{label}]" for one in expected for label in (1, 2)]
@@ -130,7 +130,9 @@ def test_releases_are_kept_whole_and_say_what_weights_are(
     if name == "multinomial":  # classes are compared with the first
         w = w[:, :, 1:] - w[:, :, :1]
     middle = w.flatten(1).mean(0)
-    assert [one.mean for one in back.summary().coefficients] == pytest.approx(middle.tolist())
+    assert [coefficient.mean for coefficient in back.summary().coefficients] == pytest.approx(
+        middle.tolist()
+    )
 
 
 def test_exact_where_a_class_is_rare() -> None:

@@ -104,7 +104,7 @@ def test_numbers_follow_from_bits_as_the_borders_say() -> None:
     every = torch.arange(-(1 << 15), 1 << 15).short()
     assert there.by_16_bits(every).tolist() == np.roll(short, 1 << 15).tolist()
     bits = [words([u >> 64 for u in asked]), low]
-    high, rest = (torch.from_numpy(one.view(np.int64)) for one in bits)
+    high, rest = (torch.from_numpy(bit.view(np.int64)) for bit in bits)
     assert there.by_128_bits(high, rest).tolist() == expected
 
 

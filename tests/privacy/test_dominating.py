@@ -159,7 +159,7 @@ def test_a_number_of_records_that_chooses_the_worst_plan_costs_no_more(share: fl
             x = np.exp(np.minimum(rest, 0))
             return np.asarray(1 - x * (1 - positive))
 
-        return float(weight @ np.max([each(one) for one in events], 0))
+        return float(weight @ np.max([each(event) for event in events], 0))
 
     made = [chosen(rows, epsilon, share) for rows in ROWS]
     assert all_of([one.drawn for one in made]) <= DELTA

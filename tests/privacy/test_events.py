@@ -230,7 +230,7 @@ def test_a_ledger_s_file_has_it_as_it_was(row: Row, tmp_path: Path) -> None:
     (read,) = Ledger(path).entries()
     assert read == entry
     assert read.events is not None
-    assert [type(one) for one in read.events] == [type(row.event), SampledGaussian]
+    assert [type(event) for event in read.events] == [type(row.event), SampledGaussian]
     written = json.loads(path.read_text("utf-8").splitlines()[1])["charge"]["events"][0]
     assert "norms" not in written
     assert read_event(written) == row.event == read_event(row.event.to_dict())

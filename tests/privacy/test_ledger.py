@@ -481,7 +481,7 @@ def test_what_a_work_reserves_counts_until_it_ends_and_then_what_it_charged() ->
         with pytest.raises(BudgetExceededError, match="1 started and not finished"):
             buy(ledger, small, "network")
         work.charge(Bought(gaussian(0.1), "rest"), last=True)
-    kinds = [one.kind for one in ledger.entries()]
+    kinds = [entry.kind for entry in ledger.entries()]
     assert kinds == ["reserved", "steps", "steps", "ended"]
     buy(ledger, small, "network")
     total = ledger.worst_case(1e-5)

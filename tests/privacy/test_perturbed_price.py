@@ -314,7 +314,7 @@ def test_in_two_dimensions_by_quadrature(k: float) -> None:
         a, b, d = (v @ (x[:, i] * x[:, j]) + ridge * (i == j) for i, j in ((0, 0), (0, 1), (1, 1)))
         normal = np.exp(-(force**2).sum(1) / (2 * sigma**2)) / (2 * math.pi * sigma**2)
         densities.append(normal * (a * d - b**2) * (side[1] - side[0]) ** 2)
-    assert [one.sum() for one in densities] == pytest.approx([1, 1], abs=2e-3)
+    assert [density.sum() for density in densities] == pytest.approx([1, 1], abs=2e-3)
     length = float(np.linalg.norm(z[0]))
     one = event(length / sigma, length**2 / ridge, k)
     for epsilon in (0.0, 0.3, 1.0, 2.0):

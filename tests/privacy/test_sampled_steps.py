@@ -131,8 +131,8 @@ def test_mixed_levels_against_dp_accounting() -> None:
     for direction in event.records:
         deltas = OfRuns([(event, 1)]).deltas(direction, DELTA)
         low, high = (
-            (one._pmf_remove if direction == WITH else one._pmf_add).get_delta_for_epsilon
-            for one in bounds
+            (bound._pmf_remove if direction == WITH else bound._pmf_add).get_delta_for_epsilon
+            for bound in bounds
         )
         for wanted in (0.1, 0.5, 1.0, 2.0):
             epsilon = float(EPSILONS[position(wanted)])

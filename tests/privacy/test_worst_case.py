@@ -233,14 +233,14 @@ def test_looked_up_deltas_are_those_that_dp_accounting_computes_one_by_one(
 ) -> None:
     interval = min(map(loss_interval, runs))
     accountant = PLDAccountant(value_discretization_interval=interval)
-    for one in runs:
+    for run in runs:
         accountant.compose(
-            PoissonSampledDpEvent(one.rate, GaussianDpEvent(one.noise_multiplier)), one.steps
+            PoissonSampledDpEvent(run.rate, GaussianDpEvent(run.noise_multiplier)), run.steps
         )
     found, random = deltas_together(runs), np.random.default_rng(0)
     for low, high in ((-3.0, 3.0), (-1.0, 8.0), (-9.0, -2.0)):  # each beyond the one before
         epsilons = random.uniform(low, high, 12)
-        wanted = [accountant.get_delta(float(one)) for one in epsilons]
+        wanted = [accountant.get_delta(float(epsilon)) for epsilon in epsilons]
         np.testing.assert_allclose(found(epsilons), wanted, rtol=1e-8, atol=1e-14)
     far = found(np.array([300.0, 720.0]))
     assert far[0] == far[1] >= 0

@@ -87,13 +87,13 @@ def test_what_records_identify_keeps_its_guide(release: bdpvi.Release) -> None:
 
 def test_the_headline_never_says_yes_above_a_note(release: bdpvi.Release) -> None:
     summary = release.summary()
-    seen = sum(one.measured for one in summary.coefficients)
+    seen = sum(coefficient.measured for coefficient in summary.coefficients)
     first = str(replace(summary, reliable=True)).splitlines()[0]
     assert first == (
         f"95 % intervals; reliable: only where measured, {seen} of {LEVELS + 1} "
         "coefficients are measured"
     )
-    clear = tuple(one for one in summary.coefficients if one.measured)
+    clear = tuple(coefficient for coefficient in summary.coefficients if coefficient.measured)
     one = replace(summary, reliable=True, coefficients=clear)
     assert f"; reliable: yes, {len(clear)} of {len(clear)} " in str(one)
     why = str(replace(one, reliable=False)).splitlines()[0]

@@ -71,13 +71,13 @@ def test_the_rounds_and_the_count_cost_what_was_asked_for(rows: float | None) ->
     data = table()
     found = fit_private(MODEL, data, epsilon=1.0, route=NoisyScores(rows=rows))
     entries = data.ledger.book().charges
-    assert [one.kind for one in entries] == ["constants", "release"][rows is not None :]
+    assert [entry.kind for entry in entries] == ["constants", "release"][rows is not None :]
     assert not data.ledger.book().opened
     total = data.ledger.worst_case(1e-5)
     assert 0.998 <= total.epsilon <= 1.0
     assert total.distance is not None  # a Gaussian mechanism: what it leaves is known
     if rows is None:
-        shares = [one.events[0].noise_multiplier ** -2 for one in entries]
+        shares = [entry.events[0].noise_multiplier ** -2 for entry in entries]
         assert shares[0] / sum(shares) == pytest.approx(0.01, rel=0.01)
     assert found.receipt.bound.kind.value == "worst-case DP"
     assert found.receipt.bound.epsilon == 1.0
@@ -92,7 +92,7 @@ def test_too_few_records_are_refused_for_no_more_than_their_count() -> None:
     assert data.ledger.entries() == ()
     with pytest.raises(TooFewRecordsError):
         fit_private(MODEL, data, epsilon=0.2, route=NoisyScores())
-    assert [one.kind for one in data.ledger.entries()] == REFUSED
+    assert [entry.kind for entry in data.ledger.entries()] == REFUSED
 
 
 def test_a_late_refusal_is_a_release_that_says_so() -> None:
@@ -175,7 +175,7 @@ def test_categories_have_a_base_level_and_units_their_odds(
     assert text.startswith("95 % intervals; reliable: yes, 3 of 3 coefficients are measured\n")
     assert "Left out, too few records have them for this ε: kind=c\n" in text
     assert text.count("kind=c") == 1
-    rows = {one.name: one for one in summary.coefficients}
+    rows = {coefficient.name: coefficient for coefficient in summary.coefficients}
     assert rows["kind=a"].note == "base level"
     assert float(found.latents["w"][:, 1].abs().max()) == 0
     assert rows["kind=c"].note == LEFT_OUT
@@ -218,13 +218,16 @@ def test_levels_that_are_left_out_do_not_count_as_not_measured(blanks: int, reli
 def _another_reference_level(found: Release) -> None:
     """Draws of the same posterior, subtracted one by one; and no prediction changes."""
     again = found.summary(reference={"kind": "b"})
-    rows = {one.name: one for one in again.coefficients}
-    usual = {one.name: one for one in found.summary().coefficients}
+    rows = {coefficient.name: coefficient for coefficient in again.coefficients}
+    usual = {coefficient.name: coefficient for coefficient in found.summary().coefficients}
     assert (rows["kind=b"].note, rows["kind=b"].mean, rows["kind=b"].sd) == ("base level", 0, None)
     assert rows["age"] == usual["age"]
     assert rows["kind=a"].note == ""
     assert rows["kind=c"].note == LEFT_OUT
-    hidden = {one.name: one.note for one in found.summary(reference={"kind": "c"}).coefficients}
+    hidden = {
+        coefficient.name: coefficient.note
+        for coefficient in found.summary(reference={"kind": "c"}).coefficients
+    }
     assert [hidden[f"kind={level}"] for level in "abc"] == [HIDDEN, HIDDEN, "base level"]
     assert (hidden["age"], hidden["intercept"]) == ("", HIDDEN)
     assert "'kind' is compared with 'b'" in again.reason
@@ -296,10 +299,10 @@ def test_many_features_are_trained_and_their_summary_says_how_many_are_measured(
     assert found.guide is not None
     assert found.estimate is None
     summary = found.summary()
-    seen = sum(one.measured for one in summary.coefficients)
+    seen = sum(coefficient.measured for coefficient in summary.coefficients)
     assert summary.reliable is (seen >= 15.5)
     assert f"{seen} of 31 coefficients are measured" in str(summary)
-    assert all(one.sd for one in summary.coefficients)
+    assert all(coefficient.sd for coefficient in summary.coefficients)
 
 
 def test_what_was_paid_on_the_way_is_a_path_and_no_guarantee() -> None:

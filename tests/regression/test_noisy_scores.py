@@ -517,7 +517,7 @@ def test_the_spread_knows_of_the_noise_at_all_that_it_spans() -> None:
     found, both = closed_form(rounds, prior), combined(rounds)
     steps = math.sqrt(3) * torch.linalg.cholesky(found.covariance).T
     points = torch.cat([found.mean + steps, found.mean - steps])
-    noise = torch.stack([both.noise_at(one) for one in points]).mean(0)
+    noise = torch.stack([both.noise_at(point) for point in points]).mean(0)
     v = both.curvature + both.score_variance * eye + noise
     precision = both.curvature @ torch.linalg.solve(v, both.curvature) + prior.precision
     assert torch.allclose(torch.linalg.inv(precision), found.covariance, rtol=1e-6, atol=1e-9)
@@ -546,7 +546,7 @@ def test_the_rounds_share_the_price_exactly() -> None:
     for family in FAMILIES.values():
         assert sum(family.shares) == pytest.approx(1, abs=1e-12)
         plan = ScorePlan.of(family, 4, 0.3)
-        distance = sum(one**-2 for one in plan.multipliers())
+        distance = sum(multiplier**-2 for multiplier in plan.multipliers())
         assert distance == pytest.approx(plan.event.noise_multiplier**-2)
         assert distance == pytest.approx(0.3**2)
         assert plan.event.rounding > 0

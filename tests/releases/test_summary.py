@@ -107,7 +107,7 @@ def test_levels_are_compared_with_the_first_by_default(
         data = bdpvi.Dataset(x, y, feature_names=names, preprocessing=told)
         found = fit_private(model, data, epsilon=2.0, route=route)
         summary = found.summary(odds=True)
-        rows = {one.name: one for one in summary.coefficients}
+        rows = {coefficient.name: coefficient for coefficient in summary.coefficients}
         assert (rows[first].note, rows[first].mean, rows[first].sd) == ("base level", 0, None)
         assert summary.to_frame().loc[first, "note"] == "base level"
         assert summary.to_dict()["coefficients"][2]["ratio"] == (1.0, None, None)
@@ -143,7 +143,9 @@ def test_correlated_features_have_coefficients_of_their_own() -> None:
     found = fit_private(model, data, epsilon=5.0, route=ObjectivePerturbation(draws=20))
     summary, x = found.summary(), torch.tensor([[0.3, -0.2], [0.0, 0.0]], dtype=torch.float64)
     logits = (model.design(x).double() @ found.latents["w"].double().T).mean(1)
-    slopes = torch.tensor([one.mean for one in summary.coefficients], dtype=torch.float64)
+    slopes = torch.tensor(
+        [coefficient.mean for coefficient in summary.coefficients], dtype=torch.float64
+    )
     assert logits[0].item() == pytest.approx(float(x[0] @ slopes[:2] + slopes[2]), rel=1e-6)
 
 

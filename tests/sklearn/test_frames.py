@@ -162,7 +162,7 @@ def test_every_estimator_takes_a_frame(
     assert np.isfinite(fitted.predict(X.head())).all()
     read = Assumption.CONSTANTS_FROM_TABLE in fitted.bound_.assumptions
     assert read == bool(given.get("from_data"))
-    bought = any(one.value == "bought here" for one in fitted.encoding_.origins)
+    bought = any(origin.value == "bought here" for origin in fitted.encoding_.origins)
     assert bought == (not given)
     if given and not isinstance(model, PrivateLogisticRegression):
         usual = fitted.set_params(bounds=None, scales=([50.0, 0.0], [15.0, 1.5]), from_data=False)
@@ -220,7 +220,7 @@ def test_types_declare_what_dtypes_do_not() -> None:
     )
     model = PrivateLogisticRegression(5.0, types=types, classes=(0, 1)).fit(frame, Y)
     assert model.encoding_ is not None
-    columns = {one.name: one for one in model.encoding_.columns}
+    columns = {column.name: column for column in model.encoding_.columns}
     assert [*columns] == ["age", "dose", "grade", "sex", "town"]
     assert columns["dose"].sd == pytest.approx(np.sqrt(3))  # type: ignore[union-attr]
     assert columns["town"].kind in ("onehot", "hashed")

@@ -124,8 +124,8 @@ def test_constants_are_bought_by_default_and_the_total_is_epsilon(tmp_path: Path
     # minimum has what that leaves.
     book = Ledger.at(file).book()
     kinds = ["reserved", "constants", "constants", "release", "ended"]
-    assert [one.kind for one in book.entries] == 2 * kinds
-    first = [one for one in book.charges if one.of == book.entries[0].of]
+    assert [entry.kind for entry in book.entries] == 2 * kinds
+    first = [charge for charge in book.charges if charge.of == book.entries[0].of]
     events = [event for one in first for event in one.events or ()]
     noise = [e.noise_multiplier for e in events if isinstance(e, SampledGaussian)]
     paid = math.fsum(one**-2 for one in noise)

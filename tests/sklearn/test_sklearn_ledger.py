@@ -26,11 +26,11 @@ def test_the_file_has_each_charge_before_its_noise_is_drawn(
     file, count, seen = tmp_path / "people.jsonl", exact.count_noise, []
 
     def counted(*given: Any) -> Any:
-        seen.append([one.kind for one in Ledger(file).book().charges])
+        seen.append([charge.kind for charge in Ledger(file).book().charges])
         return count(*given)
 
     def interrupted(*_: Any, **__: Any) -> Any:
-        seen.append([one.kind for one in Ledger(file).book().charges])
+        seen.append([charge.kind for charge in Ledger(file).book().charges])
         raise KeyboardInterrupt
 
     monkeypatch.setattr(exact, "count_noise", counted)
@@ -42,4 +42,4 @@ def test_the_file_has_each_charge_before_its_noise_is_drawn(
             model.fit(*table(500))
     once = ["constants"], ["constants", "release"]
     assert seen == [*once, *([*once[-1], *one] for one in once)]  # nothing is forgotten
-    assert [one.kind for one in Ledger(file).book().charges] == seen[-1]
+    assert [charge.kind for charge in Ledger(file).book().charges] == seen[-1]

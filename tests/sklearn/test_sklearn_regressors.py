@@ -106,9 +106,9 @@ def test_what_is_not_given_is_bought_and_the_total_is_epsilon(model: Any, tmp_pa
         assert "worst-case DP ε = 0.9 (target)" in bought.guarantee_
         book = Ledger.at(file).book()
         kinds = ["reserved", "constants", "constants", "release", "ended"]
-        assert [one.kind for one in book.entries] == kinds
+        assert [entry.kind for entry in book.entries] == kinds
         assert not book.opened
-        events = [event for one in book.charges for event in one.events or ()]
+        events = [event for charge in book.charges for event in charge.events or ()]
         noise = [one.noise_multiplier for one in events if isinstance(one, SampledGaussian)]
         assert len(noise) == 3  # the number of records, centres and scales, and the rounds
         paid = math.fsum(one**-2 for one in noise[:2])

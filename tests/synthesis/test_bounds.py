@@ -68,18 +68,20 @@ def test_all_events_together_cost_epsilon_exactly(
     header = ["age", "sex", "ward", "who"][: 3 + (rows > 1)]
     order = Order.of(header, SEX, "sex", epsilon, delta, Counts(**settings))
     events = order.events
-    noise = [one.noise_multiplier for one in events if isinstance(one, SampledGaussian)]
+    noise = [event.noise_multiplier for event in events if isinstance(event, SampledGaussian)]
     mu = rows * math.sqrt(math.fsum(one**-2 for one in noise))
     near, far = norm.cdf(mu / 2 - epsilon / mu), norm.cdf(-mu / 2 - epsilon / mu)  # Balle and Wang
     found = near - math.exp(epsilon) * far
-    found += sum(one.delta for one in events if isinstance(one, Threshold))
-    found += rounding_delta(sum(getattr(one, "rounding", 0.0) for one in events), epsilon)
+    found += sum(event.delta for event in events if isinstance(event, Threshold))
+    found += rounding_delta(sum(getattr(event, "rounding", 0.0) for event in events), epsilon)
     assert math.isclose(found, delta, rel_tol=1e-6)
     shares = [(rows / one / mu) ** 2 for one in noise]
     open_ones = len({"age", "ward"} - {*order.settings.numeric, *order.settings.categorical})
     assert np.allclose(shares, [0.02, 0.18, 0.8] if open_ones else [0.2, 0.8])
     named = set(order.kinds.values()) != {"number"}
-    assert [one.delta for one in events if isinstance(one, Threshold)] == [0.1 * delta] * named
+    assert [event.delta for event in events if isinstance(event, Threshold)] == [
+        0.1 * delta
+    ] * named
     assert order.bound.epsilon <= epsilon
     unit: dict[str, Any] = {} if rows == 1 else {"unit": "who", "rows_per_unit": rows}
     entry = Entry(kind="release", events=events)
@@ -289,7 +291,7 @@ def test_the_ledger_has_all_of_it_before_anything_is_drawn(monkeypatch: pytest.M
     ledger = Ledger()
 
     def fails(*_: object, **__: object) -> None:
-        assert [one.kind for one in ledger.entries()] == ["release"]
+        assert [entry.kind for entry in ledger.entries()] == ["release"]
         raise KeyboardInterrupt
 
     rehearsals.left_out(monkeypatch)

@@ -81,7 +81,7 @@ def test_a_correlation_is_covered() -> None:
         frame = pd.DataFrame({"x": x, "z": z})
         made = flat.synthesize(frame, NUMBERS, None, epsilon=1.0, delta=1e-5, seed=seed)
         tables = made.tables(5, 5000, seed=seed)
-        found = combine([float(one["x"].corr(one["z"])) for one in tables])
+        found = combine([float(table["x"].corr(table["z"])) for table in tables])
         hits.append(found.low <= TRUE <= found.high)
     assert sum(hits) >= 19  # of 25 at .95 fewer than 19 have a probability of 1e-4
 

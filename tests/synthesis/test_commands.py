@@ -46,7 +46,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def run(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if done.exception is not None:
         raise done.exception
     return done.output
@@ -120,7 +120,7 @@ def test_without_a_schema_constants_are_bought_under_the_same_epsilon(
     assert set(result["secret"]) == {"folder", "ledger", "spent"}
     assert 0.999 < result["secret"]["spent"]["epsilon"] <= 1
     entries = Ledger(folder / "people.csv.ledger.jsonl").entries()
-    assert [one.kind for one in entries] == ["release"]  # one charge for all of it
+    assert [entry.kind for entry in entries] == ["release"]  # one charge for all of it
     shared, secret = folder / "shared", folder / "shared.secret"
     names = ["synthetic-1.csv", "synthetic-2.csv", "synthetic.json"]
     assert sorted(one.name for one in shared.iterdir()) == names

@@ -59,7 +59,7 @@ def test_low_bits_of_counts_are_those_of_noise() -> None:
     for frame in (patients(0), patients(100_000)):
         shared = made(frame, seed=1)
         counts = [one.ravel() for one in (*shared.counts.single, *shared.counts.joint.values())]
-        cells = np.concatenate([one for one in counts if len(one) > 1])
+        cells = np.concatenate([count for count in counts if len(count) > 1])
         assert cells.dtype == np.int64
         assert chisquare(np.bincount(cells % 8, minlength=8)).pvalue > LUCK
 
@@ -88,7 +88,7 @@ def test_neither_order_nor_types_of_the_table_leave_a_trace(
     ]
     if schema:
         tables.append(frame[["ward", "pay", "age"]])
-    files = {written(made(one, schema, work=work), tmp_path) for one in tables}
+    files = {written(made(table, schema, work=work), tmp_path) for table in tables}
     assert len(files) == len(work.ledger.entries()) == 1
 
 
@@ -164,10 +164,10 @@ def test_what_the_owner_is_told_is_not_in_the_file(
         )
     words = [str(one.message) for one in found if "frequent enough" not in str(one.message)]
     if said:
-        assert [one for one in words if pd.Series([one]).str.contains(said).all()]
+        assert [word for word in words if pd.Series([word]).str.contains(said).all()]
     else:
-        assert not [one for one in words if "patient_id' has a value" in one]
-    assert all("(secret)" in one or "for the owner only" in one for one in words)
+        assert not [word for word in words if "patient_id' has a value" in word]
+    assert all("(secret)" in word or "for the owner only" in word for word in words)
     text = written(shared, tmp_path)
-    assert not [one for one in words if one in text]
+    assert not [word for word in words if word in text]
     assert '"x"' not in text

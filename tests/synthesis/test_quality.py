@@ -31,17 +31,17 @@ def crossed(frame: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
 
 
 def test_pairs_are_those_of_a_cross_table() -> None:
-    assert [one.names for one in FOUND.pairs] == list(itertools.combinations(SCHEMA.columns, 2))
-    for one in FOUND.pairs:
-        p, q = crossed(TRAIN, *one.names), crossed(ROWS, *one.names)
+    assert [pair.names for pair in FOUND.pairs] == list(itertools.combinations(SCHEMA.columns, 2))
+    for pair in FOUND.pairs:
+        p, q = crossed(TRAIN, *pair.names), crossed(ROWS, *pair.names)
         q = q.reindex(index=p.index, columns=p.columns, fill_value=0.0)
         a, b = (table.to_numpy() for table in (p, q))
         away, lost = a - expected_freq(a), b - expected_freq(b)
-        assert one.variation == pytest.approx(np.abs(a - b).sum() / 2, abs=1e-12)
-        assert one.real == pytest.approx(np.abs(away).sum() / 2, abs=1e-12)
-        assert one.synthetic == pytest.approx(np.abs(lost).sum() / 2, abs=1e-12)
-        assert one.lost == pytest.approx(np.abs(away - lost).sum() / 2, abs=1e-12)
-    assert FOUND.variation == pytest.approx(np.mean([one.variation for one in FOUND.pairs]))
+        assert pair.variation == pytest.approx(np.abs(a - b).sum() / 2, abs=1e-12)
+        assert pair.real == pytest.approx(np.abs(away).sum() / 2, abs=1e-12)
+        assert pair.synthetic == pytest.approx(np.abs(lost).sum() / 2, abs=1e-12)
+        assert pair.lost == pytest.approx(np.abs(away - lost).sum() / 2, abs=1e-12)
+    assert FOUND.variation == pytest.approx(np.mean([pair.variation for pair in FOUND.pairs]))
     scales = measures.scales(measures.read(TRAIN, SCHEMA), SCHEMA)
     bins = [measures.binned(measures.read(one, SCHEMA), scales) for one in (TRAIN, ROWS)]
     assert measures.variation(*bins) == pytest.approx(FOUND.variation)
@@ -50,14 +50,14 @@ def test_pairs_are_those_of_a_cross_table() -> None:
 
 
 def test_columns_are_shares_of_rows() -> None:
-    sex = {one.name: one for one in FOUND.columns}["sex"]
+    sex = {column.name: column for column in FOUND.columns}["sex"]
     assert sex.labels == ("F", "M", "blank", "other")
     real, synthetic = (one["sex"].value_counts(normalize=True) for one in (TRAIN, ROWS))
     assert sex.real == pytest.approx((real["F"], real["M"], 0, 0))
     assert sex.variation == pytest.approx(abs(real["F"] - synthetic["F"]))
-    for one in FOUND.columns:
-        assert sum(one.real) == pytest.approx(1)
-        assert sum(one.synthetic) == pytest.approx(1)
+    for column in FOUND.columns:
+        assert sum(column.real) == pytest.approx(1)
+        assert sum(column.synthetic) == pytest.approx(1)
 
 
 def test_controls_and_cells_of_two_equal_coins() -> None:
@@ -71,9 +71,9 @@ def test_controls_and_cells_of_two_equal_coins() -> None:
     assert found.halves < 4 * np.sqrt(2 * 0.25 / 2000)
     (pair,) = found.pairs
     assert (pair.variation, pair.real, pair.synthetic, pair.lost) == (1.0, 0.5, 0.5, 1.0)
-    cells = {one.labels: (one.real, one.synthetic) for one in found.details[0].cells}
+    cells = {cell.labels: (cell.real, cell.synthetic) for cell in found.details[0].cells}
     assert (cells["0", "0"], cells["0", "1"]) == ((0.5, 0.0), (0.0, 0.5))
-    cells = {one.labels: (one.real, one.synthetic) for one in found.lost[0].cells}
+    cells = {cell.labels: (cell.real, cell.synthetic) for cell in found.lost[0].cells}
     assert (cells["0", "0"], cells["0", "1"]) == ((0.25, -0.25), (-0.25, 0.25))
 
 
@@ -96,12 +96,12 @@ def test_scores_are_those_of_scikit_learn() -> None:
 
 
 def test_every_group_has_its_own_scores_beside_the_base_rate() -> None:
-    groups = {one.group: one.rows for one in FOUND.scores}
+    groups = {score.group: score.rows for score in FOUND.scores}
     assert groups["sex: F"] == (HELD_OUT["sex"] == "F").sum()
     assert sum(rows for name, rows in groups.items() if name.startswith("age")) == len(HELD_OUT)
     assert sum(name.startswith("age") for name in groups) == 4
     women = HELD_OUT[HELD_OUT["sex"] == "F"]
-    base = next(one for one in FOUND.scores if (one.student, one.group) == (BASE, "sex: F"))
+    base = next(score for score in FOUND.scores if (score.student, score.group) == (BASE, "sex: F"))
     dummy = DummyClassifier(strategy="prior").fit(TRAIN[["age"]], TRAIN["sick"])
     assert base.auc == 0.5
     assert base.accuracy == pytest.approx(dummy.score(women[["age"]], women["sick"]))
@@ -165,7 +165,9 @@ def test_what_became_of_each_column() -> None:
     frame["sex"] = frame["sex"].mask(frame.index < 3, "X").mask(frame.index == 9, None)
     with pytest.warns(UserWarning, match="secret"):
         made = shared(frame)
-    found = {one.name: one for one in evaluate(made, train=frame, held_out=HELD_OUT).columns}
+    found = {
+        column.name: column for column in evaluate(made, train=frame, held_out=HELD_OUT).columns
+    }
     assert "7 values out of range and clamped" in found["age"].unfit
     assert "3 values no level, such as 'X'" in found["sex"].unfit
     assert found["age"].codes == 113

@@ -149,7 +149,7 @@ def test_who_is_kept_out_depends_on_no_other_row() -> None:
 
 
 def run(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if done.exception is not None:
         raise done.exception
     return done.output

@@ -206,9 +206,12 @@ def test_one_account_is_opened_by_processes_at_once(data: Path) -> None:
     pipe = subprocess.PIPE
     running = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", program, one], stdin=pipe, stdout=pipe, text=True
+            [sys.executable, "-W", "ignore", "-c", program, file],
+            stdin=pipe,
+            stdout=pipe,
+            text=True,
         )
-        for one in files
+        for file in files
     ]
     found = {one.communicate("\n")[0] for one in running}
     assert len(found) == 1
@@ -267,4 +270,4 @@ def test_synthesis_in_python_has_the_account_and_the_public_file_of_its_table(da
         flat.synthesize(
             data / "copy.csv", epsilon=1.0, delta=1e-5, one_row_per_person=True, progress=False
         )
-    assert len({one.of for one in Ledger.at(data / "all.jsonl").book().charges}) == 2
+    assert len({charge.of for charge in Ledger.at(data / "all.jsonl").book().charges}) == 2

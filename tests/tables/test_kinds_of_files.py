@@ -47,7 +47,7 @@ def test_an_index_of_a_parquet_file_is_a_column(tmp_path: Path) -> None:
     persons = frame.assign(pid=np.repeat(np.arange(ROWS // 3), 3)).set_index("pid")
     persons.to_parquet(tmp_path / "pid.parquet")
     one = release(tmp_path / "index.parquet", one_row_per_person=True)
-    assert "age" in [one.name for one in one.summary().coefficients]
+    assert "age" in [coefficient.name for coefficient in one.summary().coefficients]
     release(tmp_path / "pid.parquet", unit="pid", rows_per_unit=3)
     whole = release(tmp_path / "plain.parquet", one_row_per_person=True)
     made = Predictions.of(whole, tmp_path / "index.parquet", progress=False)
@@ -119,4 +119,4 @@ def test_one_release_of_one_table_whoever_brings_it() -> None:
     release(once, **kept)
     with pytest.raises(ValueError, match="open it again"):
         release(once, ledger=ledger, **kept)
-    assert not [one for one in ledger.entries() if one.events]
+    assert not [entry for entry in ledger.entries() if entry.events]

@@ -33,7 +33,7 @@ def looked(frame: pd.DataFrame, file: FileFormat | None = None, **asked: Any) ->
 
 
 def options(found: TableLook) -> list[str]:
-    return [one.option for one in found.findings]
+    return [finding.option for finding in found.findings]
 
 
 def types(name: str, **entry: Any) -> Schema:
@@ -112,7 +112,7 @@ def test_character_sets(text: str, charset: str, tmp_path: Path) -> None:
     assert seems(path, FileFormat()).charset == ("utf-8" if text == "size" else charset)
     assert seems(path, FileFormat(charset=charset)).charset == charset
     found = flat.look(path, one_row_per_person=True)
-    costs = [one.option for one in found.findings if one.costly]
+    costs = [finding.option for finding in found.findings if finding.costly]
     assert (f'declare {{"file": {{"charset": "{charset}"}}}}' in costs) == (text != "size")
 
 
@@ -160,12 +160,12 @@ def test_codes_days_and_identifiers_have_their_options() -> None:
         }
     )
     found = looked(frame)
-    kinds = {one.name: one.kind for one in found.columns}
+    kinds = {column.name: column.kind for column in found.columns}
     assert kinds == {
         "plz": "code", "born": "date", "visit": "identifier", "number": "identifier",
         "age": "integer", "flat": "category", "none": "blank",
     }  # fmt: skip
-    assert [one.levels for one in found.columns] == [2, 2, 200, 200, 60, 1, 0]
+    assert [column.levels for column in found.columns] == [2, 2, 200, 200, 60, 1, 0]
     day = 'declare {"columns": {"born": {"kind": "date", "date_format": "%d.%m.%Y"}}}'
     assert options(found) == [
         "--categorical plz", f"{day}, or --drop born", "--drop visit", "--drop number",

@@ -69,7 +69,7 @@ def test_every_declared_level_has_a_coefficient() -> None:
         people(), target="sick", positive="yes", epsilon=5.0, progress=False, expected_rows=6000,
         types=Schema(types, "form"),
     )  # fmt: skip
-    names = [one.name for one in release.summary().coefficients]
+    names = [coefficient.name for coefficient in release.summary().coefficients]
     assert {f"c={one}" for one in types["c"].levels or ()} <= {*names}
 
 
@@ -86,7 +86,7 @@ def test_a_level_and_a_column_of_one_name_do_not_meet(intervals: bool) -> None:
     )  # fmt: skip
     found = release.predict_mean(pd.DataFrame({"sex": ["M", "M"], "sex=F": [-1.0, 1.0]}))
     assert found[1] - found[0] > 0.6
-    rows = {one.name: one for one in release.summary().coefficients}
+    rows = {coefficient.name: coefficient for coefficient in release.summary().coefficients}
     assert {"sex=F", "sex=F (2)"} <= {*rows}
     assert rows["sex=F (2)"].mean > 1 > abs(rows["sex=F"].mean)
 

@@ -128,7 +128,7 @@ def test_python_takes_encoded_records(name: str) -> None:
     x = torch.from_numpy(((frame[["age"]].astype(float) - 50) / 17.3).to_numpy().copy())
     data = Dataset(x, torch.from_numpy(frame[name].astype(float).to_numpy().copy()))
     release = flat.private(data, epsilon=1.0, model=MODELS[name], expected_rows=6e3)
-    assert [one.kind for one in data.ledger.entries()] == ["reserved", "release", "ended"]
+    assert [entry.kind for entry in data.ledger.entries()] == ["reserved", "release", "ended"]
     slope = {"linear": 8, "poisson": 0.4}[name]
     found = release.summary().coefficients[0]
     assert abs(found.mean - slope) < 4 * (found.sd or 0.0) < slope / 2

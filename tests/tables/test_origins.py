@@ -70,8 +70,8 @@ def first(ledger: Path) -> bdpvi.Release:
 def copy_of(ledger: Path) -> Ledger:
     """Return what was charged, in a ledger without a budget."""
     copied = Ledger()
-    for one in Ledger(ledger).entries():
-        copied.charge(one)
+    for entry in Ledger(ledger).entries():
+        copied.charge(entry)
     return copied
 
 
@@ -86,10 +86,10 @@ def test_bought_constants_name_their_charge_and_nothing_of_the_ledger(
 ) -> None:
     assert named(first.receipt.bound) == {BOUGHT}
     assert encoding.origins == (Origin.ESTIMATED_HERE,)
-    assert {*encoding.purchases} <= {one.purchase for one in Ledger(ledger).entries()}
+    assert {*encoding.purchases} <= {entry.purchase for entry in Ledger(ledger).entries()}
     save_release(first, tmp_path / "shared.json")
     shared = (tmp_path / "shared.json").read_text("utf-8")
-    assert not any(one.seal in shared for one in Ledger(ledger).entries() if one.seal)
+    assert not any(entry.seal in shared for entry in Ledger(ledger).entries() if entry.seal)
     assert load_release(tmp_path / "shared.json").encoding == encoding
 
 

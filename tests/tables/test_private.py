@@ -102,7 +102,7 @@ def test_one_command_makes_a_model_that_may_be_shared(
     assert intent.read(secret / intent.NAME).key == b""
     assert (secret / "intent.output").read_text("utf-8") == shared
     entries = Ledger.at(ledger).entries()
-    assert [one.kind for one in entries] == BOUGHT
+    assert [entry.kind for entry in entries] == BOUGHT
     capsys.readouterr()
     assert run("account", secret, "--delta", 1e-8, "--json") == 0
     assert 0.97 < json.loads(capsys.readouterr().out)["total"]["epsilon"] <= 1

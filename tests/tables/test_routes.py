@@ -88,11 +88,11 @@ def test_it_is_charged_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> No
     count = exact.count_noise
 
     def counted(*given: Any) -> Any:
-        assert [one.kind for one in data.people.ledger.entries()] == COUNTED[:2]
+        assert [entry.kind for entry in data.people.ledger.entries()] == COUNTED[:2]
         return count(*given)
 
     def interrupted(*_: Any, **__: Any) -> Any:
-        assert [one.kind for one in data.people.ledger.entries()] == COUNTED
+        assert [entry.kind for entry in data.people.ledger.entries()] == COUNTED
         raise KeyboardInterrupt
 
     monkeypatch.setattr(exact, "count_noise", counted)
@@ -100,7 +100,7 @@ def test_it_is_charged_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("bdpvi.regression.objective.minima_of", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit_private(MODEL, data, epsilon=1.0)
-    assert [one.kind for one in data.people.ledger.entries()] == COUNTED
+    assert [entry.kind for entry in data.people.ledger.entries()] == COUNTED
 
 
 def test_rows_of_one_person_are_priced_together() -> None:

@@ -150,14 +150,14 @@ def test_a_block_that_is_lost_is_named_and_the_same_call_goes_on(folder: Path, b
     ledger = folder / "parts.ledger.jsonl"
     with pytest.raises(ValueError, match=r"parts/\d\.parquet.*: disk lost"):
         private(folder / "parts", out=folder / "out", executor=Dying(blocks))
-    charged = [one.kind for one in Ledger.at(ledger).entries()] if ledger.exists() else []
+    charged = [entry.kind for entry in Ledger.at(ledger).entries()] if ledger.exists() else []
     assert ("constants" in charged, "release" in charged) == (blocks > 5, blocks > 40)
     private(folder / "parts", out=folder / "out", executor=Dying(math.inf))
     found = Ledger.at(ledger)
     (folder / "b").mkdir()
     private(folder / "parts", out=folder / "b" / "out", ledger=folder / "b.jsonl")
     other = Ledger.at(folder / "b.jsonl")
-    kinds, others = (sorted(one.kind for one in each.entries()) for each in (found, other))
+    kinds, others = (sorted(entry.kind for entry in each.entries()) for each in (found, other))
     assert kinds == others
     assert found.worst_case(1e-5) == other.worst_case(1e-5)
     one, two = ((folder / name / "release.json").read_bytes() for name in ("out", "b/out"))

@@ -215,7 +215,7 @@ def test_noise_does_not_move_predictions_of_blanks_and_unlisted_levels(
 ) -> None:
     release = private(folder / "visits.csv", kind)
     assert release.guide is not None
-    names = [one for one in release.feature_names if one != "years"]
+    names = [name for name in release.feature_names if name != "years"]
     shape = release.guide.sites["w"]
     mean, seen = (
         np.array(one)[: np.prod(shape)].reshape(len(names) + 1, -1)

@@ -92,17 +92,17 @@ def of_bound(parts: Sequence[Deltas], beta: float, bounded: Bounded) -> Test:
     """
 
     def test(epsilon: float, last: bool) -> MeanEstimate | None:
-        for one in parts:
-            if not last and one.guide and float(one.guide(epsilon).mean()) > _HOPELESS * beta:
+        for part in parts:
+            if not last and part.guide and float(part.guide(epsilon).mean()) > _HOPELESS * beta:
                 return None
-        deltas = [one.at(epsilon) for one in parts]
+        deltas = [part.at(epsilon) for part in parts]
 
         def within(uppers: Sequence[float]) -> MeanEstimate:
             return bounded([*map(_fixed, parts, deltas, uppers)], epsilon)
 
-        rough = [_range(one.rough or one.bound, epsilon) for one in parts]
+        rough = [_range(part.rough or part.bound, epsilon) for part in parts]
         quick = within(rough)
-        if _passes(quick, beta) or not any(one.rough for one in parts):
+        if _passes(quick, beta) or not any(part.rough for part in parts):
             return quick
         seen = [
             min(float(delta.max()), upper) if len(delta) else upper
@@ -110,7 +110,7 @@ def of_bound(parts: Sequence[Deltas], beta: float, bounded: Bounded) -> Test:
         ]
         if not _passes(within(seen), beta):
             return quick
-        return within([_range(one.bound, epsilon) for one in parts])
+        return within([_range(part.bound, epsilon) for part in parts])
 
     return test
 

@@ -69,7 +69,7 @@ class Charges:
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What the events' prices assume."""
-        found = {one for event, _ in self.events for one in event.assumptions}
+        found = {assumption for event, _ in self.events for assumption in event.assumptions}
         return tuple(one for one in Assumption if one in found)
 
     @property
@@ -86,7 +86,7 @@ class Charges:
     def reference_records(self) -> int:
         """Records in the smallest panel, each level of a panel with counts as often as it has."""
         counts = (self.counted(name).get("counts") for name in self.directions)
-        return min(self.sample_size if one is None else int(one.sum()) for one in counts)
+        return min(self.sample_size if count is None else int(count.sum()) for count in counts)
 
     @property
     def path(self) -> bool:
@@ -118,9 +118,11 @@ class Charges:
         """Return how many records share each cost, if not one: ``{"counts": (m,)}``."""
         panels = [self.events[-1][0].panel(name) for name in directions]
         each = [
-            torch.ones_like(one.ids) if one.counts is None else one.counts for one in panels if one
+            torch.ones_like(panel.ids) if panel.counts is None else panel.counts
+            for panel in panels
+            if panel
         ]
-        some = any(one is not None and one.counts is not None for one in panels)
+        some = any(panel is not None and panel.counts is not None for panel in panels)
         return {"counts": torch.cat(each)} if some else {}
 
     def need_panel(self) -> None:

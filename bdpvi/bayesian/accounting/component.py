@@ -190,7 +190,7 @@ class BayesianAccountant:
         if self._ids is None:
             return nothing(delta, [self.kind], shares)
         account = self.account
-        sampled = any(one.rate < 1 for one in self._runs)
+        sampled = any(run.rate < 1 for run in self._runs)
         unseen = (Assumption.GIVEN_FEATURES, *(Assumption.POISSON_BATCHES,) * sampled)
         found = account.cost(delta)
         if shares:
@@ -240,14 +240,14 @@ class BayesianAccountant:
         ]
         steps = [
             {
-                "noise_multiplier": one.noise_multiplier,
-                "rate": one.rate,
-                "counts": one.norms.counts,
-                "levels": one.norms.levels,
-                "scope": one.norms.scope.value,
+                "noise_multiplier": run.noise_multiplier,
+                "rate": run.rate,
+                "counts": run.norms.counts,
+                "levels": run.norms.levels,
+                "scope": run.norms.scope.value,
             }
-            for one in self._runs
-            if one.norms is not None
+            for run in self._runs
+            if run.norms is not None
         ]
         return {"kind": self.kind, "ids": self._ids, "draws": draws, "steps": steps}
 

@@ -41,11 +41,13 @@ class PosteriorDraws(Event):
     @property
     def records(self) -> Mapping[str, Tensor]:
         """The records of every panel, in both directions."""
-        return {f"{one.kind} {way}": one.ids for one in self.panels for way in (WITH, WITHOUT)}
+        return {
+            f"{panel.kind} {way}": panel.ids for panel in self.panels for way in (WITH, WITHOUT)
+        }
 
     def panel(self, direction: str) -> Panel:
         """Return the panel of the neighbour kind of ``direction``."""
-        return next(one for one in self.panels if one.kind == direction.split()[0])
+        return next(panel for panel in self.panels if panel.kind == direction.split()[0])
 
     def pairs(self, direction: str) -> GaussianPairs:
         """Return the pairs of one direction, at temperature 1."""
@@ -55,13 +57,15 @@ class PosteriorDraws(Event):
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """Assumptions about the bounds on any record."""
-        stated = any(one.influence is not None and one.influence.stated for one in self.panels)
+        stated = any(
+            panel.influence is not None and panel.influence.stated for panel in self.panels
+        )
         return (Assumption.STATED_BOUNDS,) * stated
 
     @property
     def squared_distance(self) -> float | None:
         """μ² of a Gaussian mechanism no more private; None if nothing bounds a record."""
-        bounds = [one.largest for one in self.panels]
+        bounds = [panel.largest for panel in self.panels]
         if any(bound is None for bound in bounds):
             return None
         return self.draws * max(bound for bound in bounds if bound is not None) / self.temperature

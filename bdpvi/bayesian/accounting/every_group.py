@@ -98,7 +98,11 @@ def every_group(
 
     @cache
     def parts(name: str, beta: float) -> list[Deltas]:
-        return [_remembered(one.deltas(name, beta)) for one in accounts if name in one.directions]
+        return [
+            _remembered(account.deltas(name, beta))
+            for account in accounts
+            if name in account.directions
+        ]
 
     def of_share(share: float) -> Bound:
         each = gamma / len(levels(share))
@@ -115,7 +119,7 @@ def every_group(
         estimates = round(TESTS * len(shares) * len(levels(share)))
         terms = AnswerTerms(accounts[0].orders, estimates, each, HOCKEY_STICK, betting.__name__)
         bound = settle(solve, directions, delta, terms, rounding)
-        more = [known for one in accounts for known in one.assumptions]
+        more = [known for account in accounts for known in account.assumptions]
         return replace(
             bound.assuming(*more),
             kind=Kind.GROUP,
@@ -145,7 +149,7 @@ def with_groups(cost: Cost, groups: Sequence[Bound]) -> Cost:
     """Return a cost with these bounds, or the worst case's ε where that is smaller."""
     worst = cost.worst_case
     if worst is not None:
-        groups = [implied(one, worst, one.relation) for one in groups]
+        groups = [implied(group, worst, group.relation) for group in groups]
     return replace(cost, groups=tuple(groups))
 
 
@@ -175,12 +179,12 @@ def group_bound(
 
     found = min(
         (
-            max((_above(one, epsilon, q * beta, share, gamma) for one in parts), key=log_bound)
+            max((_above(part, epsilon, q * beta, share, gamma) for part in parts), key=log_bound)
             for q in levels(share)
         ),
         key=log_bound,
     )
-    largest = max(one.bound(epsilon) for one in parts if one.bound)
+    largest = max(part.bound(epsilon) for part in parts if part.bound)
     top = math.log(max(largest, torch.finfo(torch.float64).tiny))
     return replace(found, log_bound=found.log_bound.clamp(max=top))
 
@@ -241,4 +245,4 @@ def _remembered(one: Deltas) -> Deltas:
 
 
 def _said(shares: Sequence[float]) -> str:
-    return ", ".join(f"{one:g}" for one in shares)
+    return ", ".join(f"{share:g}" for share in shares)

@@ -93,7 +93,7 @@ class OfDraws:
     @property
     def ranged(self) -> bool:
         """Whether every panel has a bound."""
-        return all(one.ranged for event, _ in self.draws for one in event.panels)
+        return all(panel.ranged for event, _ in self.draws for panel in event.panels)
 
     def deltas(self, direction: str, beta: float) -> Deltas:
         """See :class:`Losses`."""

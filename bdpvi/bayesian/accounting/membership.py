@@ -94,30 +94,30 @@ def told_apart(accounts: Sequence[Account]) -> Membership:
     >>> round(found.accuracy, 4), round(found.anyone, 4)
     (0.5021, 0.5199)
     """
-    for one in accounts:
-        one.need_panel()
-        if not one.bets or one.path:
+    for account in accounts:
+        account.need_panel()
+        if not account.bets or account.path:
             raise ValueError(
                 "membership needs a bound on the cost of any conceivable record, as draws from "
                 "guides.Laplace of a bounded regression have, and the conversion 'hockey-stick'"
             )
     means, most = dict.fromkeys(_EPSILONS, 0.0), 0.0
-    for one in accounts:
-        for name in one.directions:
+    for account in accounts:
+        for name in account.directions:
             if not name.endswith(WITH):
                 continue  # the other order has the same total variation distance
-            deltas = one.deltas(name, 1e-5)
+            deltas = account.deltas(name, 1e-5)
             assert deltas.bound is not None
-            most = max(most, deltas.bound(0.0) + one.rounding)
+            most = max(most, deltas.bound(0.0) + account.rounding)
             for epsilon in _EPSILONS:
                 found = estimate(deltas, epsilon, betting, _GAMMA)
-                rounding = (1 + math.exp(epsilon)) * one.rounding
+                rounding = (1 + math.exp(epsilon)) * account.rounding
                 means[epsilon] = max(means[epsilon], float(found.log_bound.exp()) + rounding)
     rates = tuple(
         (rate, min(1.0, *(math.exp(e) * rate + mean for e, mean in means.items())))
         for rate in _RATES
     )
-    tests = len(_EPSILONS) * sum(len(one.directions) for one in accounts)
-    own = any(name.startswith("remove") for one in accounts for name in one.directions)
+    tests = len(_EPSILONS) * sum(len(account.directions) for account in accounts)
+    own = any(name.startswith("remove") for account in accounts for name in account.directions)
     average, anyone = (min(1.0, (1 + delta) / 2) for delta in (means[0.0], most))
     return Membership(average, anyone, rates, tests * _GAMMA, own)

@@ -143,10 +143,10 @@ def losses_of_fit(ledger: Ledger, name: str, *temperatures: float) -> RecordLoss
 def tensors_of(panels: tuple[Panel, ...]) -> dict[str, Tensor]:
     """Return the tensors of panels, by their names in files."""
     found: dict[str, Tensor | None] = {}
-    for one in panels:
-        values = one.ids, one.pairs.r, one.pairs.b2, one.counts, one.error, one.marks
+    for panel in panels:
+        values = panel.ids, panel.pairs.r, panel.pairs.b2, panel.counts, panel.error, panel.marks
         for name, value in zip((*_NEEDED, *_OPTIONAL), values, strict=True):
-            found[f"panels.{one.kind}.{name}"] = value
+            found[f"panels.{panel.kind}.{name}"] = value
     return {name: value.contiguous().cpu() for name, value in found.items() if value is not None}
 
 
@@ -217,8 +217,8 @@ def _write(file: Path, ledger: str, name: str, losses: RecordLosses) -> None:
         records=losses.records,
         purchases=losses.purchases,
         roundings={repr(tau): theta for tau, theta in losses.roundings.items()},
-        largest={one.kind: one.largest for one in losses.panels},
-        influence={one.kind: one.influence for one in losses.panels if one.influence},
+        largest={panel.kind: panel.largest for panel in losses.panels},
+        influence={panel.kind: panel.influence for panel in losses.panels if panel.influence},
     )
     metadata = {"about": json.dumps(schema.to_json(about))}
     content = save(tensors_of(losses.panels), metadata)

@@ -165,7 +165,9 @@ class TableCost:
         share, spent = self._rest(delta)
         if not self.accounts:
             raise ValueError(self.why or f"{_NONE}nothing is known of single records")
-        largest = max((typical(one, share) for one in self.accounts), key=lambda b: b.epsilon)
+        largest = max(
+            (typical(account, share) for account in self.accounts), key=lambda b: b.epsilon
+        )
         return _both(largest, spent, delta)
 
     def groups(self, delta: float, shares: Sequence[float]) -> tuple[Bound, ...]:

@@ -101,7 +101,7 @@ def together(optim: PyroOptim, values: Sequence[Tensor]) -> None:
     each: list[Any] = [getattr(one, "optimizer", one) for one in held]  # of a schedule
     fusible = not optim.pt_clip_args and all(map(_fusible, each, values))
     settings = [{**one.param_groups[0], "params": None} for one in each] if fusible else []
-    if not fusible or any(one != settings[0] for one in settings):
+    if not fusible or any(setting != settings[0] for setting in settings):
         optim(values)
         return
     states, own = [one.state[value] for one, value in zip(each, values, strict=True)], settings[0]
@@ -109,10 +109,10 @@ def together(optim: PyroOptim, values: Sequence[Tensor]) -> None:
         adam(
             list(values),
             [value.grad for value in values],  # type: ignore[misc]
-            [one["exp_avg"] for one in states],
-            [one["exp_avg_sq"] for one in states],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
             [],
-            [one["step"] for one in states],
+            [state["step"] for state in states],
             fused=True,
             beta1=own["betas"][0],
             beta2=own["betas"][1],

@@ -227,7 +227,7 @@ class ModeExpansion:
         moved, data = Moved.none(len(records), self.n), self.mode.posterior.records
         places = blocks(len(records), width(self.n, 2), _PIECE)
         pieces = [records.select(place) for place in places]
-        found: Iterator[Moved] = (_moved(one, self.polynomial, sign) for one in pieces)
+        found: Iterator[Moved] = (_moved(piece, self.polynomial, sign) for piece in pieces)
         if isinstance(data, Spread) and pieces:
             parts: Any = replace(data, parts=[*map(_Piece, pieces)], steps=(), ahead=8)
             found = replace(parts, what="neighbours").each(_moved, self.polynomial, sign)

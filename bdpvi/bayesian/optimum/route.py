@@ -196,7 +196,9 @@ class Optimum(Neighbours):
         return Checkpoint(self.checkpoint, settings | numerics)
 
     def _settings(self, neighbours: Sequence[RowFits]) -> dict[str, str]:
-        return {f"{one.kind} records": one.records.fingerprint() for one in neighbours}
+        return {
+            f"{neighbour.kind} records": neighbour.records.fingerprint() for neighbour in neighbours
+        }
 
     def _start(self, objective: Objective) -> Point:
         """Return the start of the search."""

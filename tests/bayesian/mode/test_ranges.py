@@ -424,6 +424,6 @@ def test_ten_draws_of_large_counts_have_a_worst_case(largest: int) -> None:
     assert influence is not None
     orders = torch.logspace(-1, 5, 481, dtype=torch.float64)
     moments = (influence.log_moment(orders, way, 10) for way in (WITH, WITHOUT))
-    closed = max(float(conversions.epsilon(one, orders, 1e-5).min()) for one in moments)
+    closed = max(float(conversions.epsilon(moment, orders, 1e-5).min()) for moment in moments)
     assert found.epsilon == pytest.approx(closed, rel=2e-3)
     assert found.epsilon > 20

@@ -90,10 +90,10 @@ def by_itself(line: bytes) -> list[float] | None:
         (cells,) = [*rows] or [[]]
     except csv.Error:
         return None
-    if len(cells) != 4 or any("_" in one or not one.isascii() for one in cells):
+    if len(cells) != 4 or any("_" in cell or not cell.isascii() for cell in cells):
         return None
     try:
-        numbers = [float(one) for one in cells]
+        numbers = [float(cell) for cell in cells]
     except ValueError:
         return None
     target = numbers.pop(1)

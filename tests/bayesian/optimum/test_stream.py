@@ -160,7 +160,9 @@ def test_equals_the_fit_in_memory(
 
 def in_process(bound: Bound) -> Bound:
     """Return a bound that says that what was spent is known of this process alone."""
-    others = [one for one in bound.assumptions if one is not Assumption.PROCESS_ALONE]
+    others = [
+        assumption for assumption in bound.assumptions if assumption is not Assumption.PROCESS_ALONE
+    ]
     return replace(bound, assumptions=(Assumption.PROCESS_ALONE, *others))
 
 
