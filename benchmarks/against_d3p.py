@@ -114,12 +114,12 @@ def ours(features: int, hidden: int, steps: int, device: str) -> dict[str, dict[
         for _, state, run in made.values():
             with store.scope(state):
                 run.take(steps // RUNS)
-    found = {}
+    result = {}
     for name, (guide, state, run) in made.items():
         with store.scope(state):
             means = [one.detach().cpu().numpy() for one in guide.median().values()]
-        found[name] = {"accuracy": accuracy(features, *means), **run.seconds()}
-    return found
+        result[name] = {"accuracy": accuracy(features, *means), **run.seconds()}
+    return result
 
 
 def peer(features: int, steps: int) -> dict[str, float]:

@@ -55,13 +55,13 @@ def tables(data: Path) -> dict[str, tuple[pd.DataFrame, str, str]]:
     rings = ["sex", *(f"x{i}" for i in range(7)), "rings"]
     abalone = pd.read_csv(data / "uci/abalone.data", names=rings)
     abalone["rings"] = np.where(abalone["rings"] > 9, "old", "young")
-    found = {"adult": (adult, "income", ">50K"), "abalone": (abalone, "rings", "old")}
+    result = {"adult": (adult, "income", ">50K"), "abalone": (abalone, "rings", "old")}
     for file in sorted((data / "keel").glob("*.csv")):
         frame = pd.read_csv(file)
         target = str(frame.columns[-1])
         values = sorted(frame[target].astype(str).unique())
-        found[file.stem] = (frame, target, values[-1])
-    return found
+        result[file.stem] = (frame, target, values[-1])
+    return result
 
 
 def scored(

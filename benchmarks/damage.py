@@ -114,12 +114,12 @@ def damaged(content: bytes, chance: random.Random) -> bytes:
 
 def places(value: Any) -> list[tuple[Any, Any]]:
     """Return every dictionary or list within a value, with each of its keys."""
-    found = []
+    result = []
     for key in list(value) if isinstance(value, dict) else range(len(value)):
-        found.append((value, key))
+        result.append((value, key))
         if isinstance(value[key], dict | list) and not isinstance(value[key], torch.Tensor):
-            found += places(value[key])
-    return found
+            result += places(value[key])
+    return result
 
 
 def exchanged(state: Any, chance: random.Random) -> Any:

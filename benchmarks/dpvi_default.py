@@ -140,7 +140,8 @@ def coverage(tables: int) -> None:
             columns = known.double()
             shares = [100 * columns[:, :5].mean(), *(100 * columns[:, 5:].mean(0))]
             print(
-                f"| {model.__name__} | {records} | {' '.join(f'{share:.0f}' for share in shares)} | "
+                f"| {model.__name__} | {records} | "
+                f"{' '.join(f'{share:.0f}' for share in shares)} | "
                 f"{hit[known].mean():.3f} | {each.std() / len(z) ** 0.5:.3f} | "
                 f"{z[known].std():.2f} |",
                 flush=True,

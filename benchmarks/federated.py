@@ -199,8 +199,8 @@ def softmax_regression(case: Case) -> LocalWork:
                 wrong = wrong * (case.record_clip / norms).clamp(max=1)[..., None]
                 return -slope(x, wrong).flatten(1)
             local = local - case.local_rate / x.shape[1] * slope(x, wrong)
-        found: Tensor = (local - start).flatten(1)
-        return found
+        result: Tensor = (local - start).flatten(1)
+        return result
 
     return updates
 

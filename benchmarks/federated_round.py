@@ -58,9 +58,9 @@ class Timed(BayesianFedAvg):
     def aggregate_train(self, *given: Any) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Time clipping, summing, noise and counting."""
         begun = time.perf_counter()
-        found = super().aggregate_train(*given)
+        result = super().aggregate_train(*given)
         self.seconds += time.perf_counter() - begun
-        return found
+        return result
 
 
 def simulate(data: str | None) -> None:

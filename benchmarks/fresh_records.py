@@ -91,12 +91,12 @@ def _of_size(rows: int, population: Population, seed: int) -> list[dict[str, Any
     most = max(ways, key=lambda one: float(one.mean()))
     known = {"delta": float(most.mean()), "error": float(most.std()) / MORE**0.5}
     x, y = x[:SHIFTED], y[:SHIFTED]
-    found = []
+    result = []
     for shift, other in product(SHIFTS, (False, True)):
         pairs = added(drawn, shift * x, 1 - y if other else y)
         row = {"rows": rows, "shift": shift, "other": other, "claim": drawn.claim, **known}
-        found.append(row | {"ratio": mean_epsilon(pairs, DELTA) / drawn.claim})
-    return found
+        result.append(row | {"ratio": mean_epsilon(pairs, DELTA) / drawn.claim})
+    return result
 
 
 def added(drawn: AuditedDraw, x: Tensor, y: Tensor) -> GaussianPairs:

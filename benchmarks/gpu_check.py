@@ -200,8 +200,8 @@ def private_svi(data: Dataset, steps: int) -> Make:
                     svi.step(x, y)
                 svi.evaluate_loss(x, y)
             svi.get_epsilon(1e-5)
-            found: Tensor = pyro.param("loc").detach()
-            return found
+            result: Tensor = pyro.param("loc").detach()
+            return result
 
     return make
 

@@ -71,9 +71,9 @@ def averaged(images: torch.Tensor, digits: torch.Tensor) -> Rows:
 
 def mislabelled(digits: Digits, share: float) -> Digits:
     """Return digits of which this share of the fours is called nine."""
-    found, fours = digits.copy(), np.flatnonzero(digits == TRUE)
-    found[fours[: round(share * len(fours))]] = WRONG
-    return found
+    result, fours = digits.copy(), np.flatnonzero(digits == TRUE)
+    result[fours[: round(share * len(fours))]] = WRONG
+    return result
 
 
 def synthetic(x: Array, y: Digits, epsilon: float, seed: int) -> Rows:

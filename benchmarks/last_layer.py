@@ -102,9 +102,9 @@ def without_privacy(data: Task) -> float:
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        found = F.cross_entropy(data.train.x @ w, data.train.y)
-        found.backward()
-        return found
+        result = F.cross_entropy(data.train.x @ w, data.train.y)
+        result.backward()
+        return result
 
     optimizer.step(loss)
     return data.test.accuracy(w.detach())

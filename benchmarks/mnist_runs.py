@@ -101,12 +101,12 @@ def certified(event: SampledGaussian, delta: float) -> float:
 
 def plain_mean(event: SampledGaussian, delta: float) -> float:
     """Return the least ε at which the panel's mean δ suffices: an estimate without any margin."""
-    run, found = OfRuns(((event, 1),)), 0.0
+    run, result = OfRuns(((event, 1),)), 0.0
     for direction in event.records:
         deltas = run.deltas(direction, delta)
         enough = (float(one) for one in EPSILONS if float(deltas.at(float(one)).mean()) <= delta)
-        found = max(found, next(enough, math.inf))
-    return found
+        result = max(result, next(enough, math.inf))
+    return result
 
 
 def quartiles(own: Tensor) -> list[float]:

@@ -41,8 +41,8 @@ class Pipe(nn.Module):
     def forward(self, words: Tensor) -> Tensor:
         """Return the outputs, records first."""
         out = self.inside(self.table(words))
-        found: Tensor = self.out((out[0] if isinstance(out, tuple) else out).mean(1))
-        return found
+        result: Tensor = self.out((out[0] if isinstance(out, tuple) else out).mean(1))
+        return result
 
 
 class Attention(nn.Module):

@@ -48,9 +48,9 @@ def cavity(point: Point, records: Records) -> GaussianPairs:
 
 
 def epsilon(panel: Panel, temperature: float) -> Bound:
-    found = cost_of([PosteriorDraws((panel,), 1, temperature)], DELTA).bayesian
-    assert found is not None
-    return found
+    result = cost_of([PosteriorDraws((panel,), 1, temperature)], DELTA).bayesian
+    assert result is not None
+    return result
 
 
 def refit(point: Point, records: Records, record: int) -> Point:

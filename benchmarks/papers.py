@@ -181,13 +181,13 @@ def measured(output: Path) -> dict[tuple[str, str], Measured]:
 
 def descent(page: str) -> dict[str, tuple[float, float]]:
     """Return ε and accuracy of DP-GD by the data's name, as Table I on the page has them."""
-    found, start = {}, page.index(FIRST_TABLE)
+    result, start = {}, page.index(FIRST_TABLE)
     lines = page[start : page.index("\n## ", start)].splitlines()
     for data in PUBLISHED_SMALL:
         (row,) = (line for line in lines if line.startswith(f"| {data} | 0."))
         epsilon, accuracy = row.strip("| ").split("|")[-1].strip().rstrip(")").split(" (")
-        found[data] = float(epsilon), float(accuracy)
-    return found
+        result[data] = float(epsilon), float(accuracy)
+    return result
 
 
 def at_small_delta(epsilon: float, delta: float = 1e-5) -> float:

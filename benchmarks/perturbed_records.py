@@ -100,10 +100,10 @@ def bayesian_epsilon(
         beta = rest - rounding_delta(event.rounding, within)
         if not beta > 0:
             return float("inf")
-        found, _ = bisected({"": of_mean(deltas, beta, gamma)}, beta)
-        if not event.rounding or found <= cap(within):
-            return found
-        within = found
+        result, _ = bisected({"": of_mean(deltas, beta, gamma)}, beta)
+        if not event.rounding or result <= cap(within):
+            return result
+        within = result
 
 
 def _of(event: PerturbedObjective, length: float, bend: float) -> PerturbedObjective:

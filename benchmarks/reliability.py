@@ -110,7 +110,8 @@ def audited(audits: list[Audit]) -> str:
     runs = max(audit.runs for audit in audits)
     rows = [
         f"| {audit.door} | {audit.claim:.3f} | {audit.low:.3f} | {audit.certain:.3f} "
-        f"| {audit.tightness:.0%} | {f'one, {audit.canaries:,} canaries' if audit.canaries else audit.runs or 'exact'} "
+        f"| {audit.tightness:.0%} "
+        f"| {f'one, {audit.canaries:,} canaries' if audit.canaries else audit.runs or 'exact'} "
         f"| {audit.seconds:.0f} |"
         for audit in audits
     ]

@@ -71,9 +71,9 @@ def epsilon(dtype: torch.dtype) -> bdpvi.Bound:
         training=bdpvi.Training(steps=500, rate=0.1, seed=0, dtype=dtype),
         progress=False,
     )
-    found = bdpvi.cost(fit, planned=Charge(1, 5.0)).bayesian
-    assert found is not None
-    return found
+    result = bdpvi.cost(fit, planned=Charge(1, 5.0)).bayesian
+    assert result is not None
+    return result
 
 
 def main() -> None:

@@ -93,13 +93,13 @@ def kinds_of(
         distance: the cost μ.
         key: key of this call only.
     """
-    found, noise = dict(kinds), WholeNormals(key)
+    result, noise = dict(kinds), WholeNormals(key)
     unknown = [name for name, kind in kinds.items() if kind == UNDECLARED]
     more = table.sum(excess, tuple(unknown))
     drawn = secure.count_noise((len(unknown),), math.sqrt(len(unknown)) / distance, noise)
     for name, one in zip(unknown, drawn.tolist(), strict=True):
-        found[name] = NUMBER if more[name] + one > 0 else CATEGORY
-    return found
+        result[name] = NUMBER if more[name] + one > 0 else CATEGORY
+    return result
 
 
 def estimate(

@@ -156,16 +156,16 @@ def read_array(
     """Read an Arrow array, each cell as :func:`read_cell` reads it."""
     from pyarrow import types
 
-    chosen, found = type or _ANY, None
+    chosen, result = type or _ANY, None
     if chosen.kind in ("number", "integer", ANY):
         if types.is_integer(array.type) or str(array.type) in ("float", "double"):
             numbers = np.array(array.to_numpy(zero_copy_only=False), dtype=np.float64)
-            found = _of_numbers(numbers, array, chosen)
+            result = _of_numbers(numbers, array, chosen)
         elif _is_text(array.type) and not (declared or chosen.symbol):
-            found = _of_texts(array, chosen)
-    found = found or _one_by_one(array, chosen, declared)
-    found.type = type
-    return found
+            result = _of_texts(array, chosen)
+    result = result or _one_by_one(array, chosen, declared)
+    result.type = type
+    return result
 
 
 def array_of(values: pd.Series[Any]) -> Any:
@@ -293,13 +293,13 @@ def _of_texts(array: Any, chosen: ColumnType) -> Cells | None:
     numbers = numbers_of(array, *chosen.signs)
     rest = np.flatnonzero(~np.isfinite(numbers))
     numbers[rest] = np.nan
-    found = _of_numbers(numbers, array, chosen)
-    if found is not None and len(rest):
+    result = _of_numbers(numbers, array, chosen)
+    if result is not None and len(rest):
         others = _one_by_one(array.take(rest), chosen)
-        status = found.status.copy()
+        status = result.status.copy()
         numbers[rest], status[rest] = others.numbers, others.status
         return Cells(numbers, status=status, source=array)
-    return found
+    return result
 
 
 def numbers_of(array: Any, decimal: str, thousands: str) -> NDArray[np.float64]:

@@ -34,8 +34,8 @@ def of(part: Any) -> int:
     """Return the digest of a part of a block, 0 if it is no frame; that of a block is their sum."""
     if (noted := getattr(part, "attrs", None)) is None:
         return 0
-    found: int = noted[DIGEST] if DIGEST in noted else of_rows(part)
-    return found
+    result: int = noted[DIGEST] if DIGEST in noted else of_rows(part)
+    return result
 
 
 def of_bytes(content: bytes) -> int:
@@ -103,12 +103,12 @@ def of_texts(values: Any) -> Bits:
     made = pyarrow.chunked_array([pyarrow.array(values, pyarrow.large_string(), from_pandas=True)])
     texts = made.cast(pyarrow.large_string()).combine_chunks()
     each = [_words(texts.slice(start, _CACHED)) for start in range(0, len(texts), _CACHED)]
-    found = np.concatenate([one for one, _ in each])
+    result = np.concatenate([one for one, _ in each])
     lengths = np.concatenate([one for _, one in each])
     if len(longer := np.flatnonzero(lengths > _WORDS * _WORD)):
         long = texts.take(pyarrow.array(longer)).to_pandas()
-        found[longer] ^= pd.util.hash_pandas_object(long, index=False).to_numpy()
-    return found
+        result[longer] ^= pd.util.hash_pandas_object(long, index=False).to_numpy()
+    return result
 
 
 def _words(texts: Any) -> tuple[Bits, NDArray[np.int64]]:

@@ -217,12 +217,12 @@ def _sizes(table: Columns, names: Sequence[str]) -> tuple[int, dict[str, int]]:
 
 def excess(table: Columns, names: Sequence[str]) -> dict[str, int]:
     """Return by how much a column's numbers are more than its other cells that are not blank."""
-    found = {}
+    result = {}
     for name in names:
         cells = table[name]
         numbers = int(np.isfinite(cells.numbers).sum())
-        found[name] = 2 * numbers - len(cells) + int(cells.blank.sum())
-    return found
+        result[name] = 2 * numbers - len(cells) + int(cells.blank.sum())
+    return result
 
 
 def count_rounding(purchase: Purchase, distance: float) -> float:

@@ -221,8 +221,8 @@ def _below(bound: int, key: Key) -> int:
     words = -(-bits // 64)
     for turn in itertools.count():
         drawn = int.from_bytes(key.child("below", turn).words(words).tobytes(), "little")
-        if (found := drawn >> (64 * words - bits)) < bound:
-            return found
+        if (result := drawn >> (64 * words - bits)) < bound:
+            return result
     raise AssertionError
 
 

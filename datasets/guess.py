@@ -49,8 +49,8 @@ def seems(path: str | os.PathLike[str], given: FileFormat) -> FileFormat:
     if (kind := stored.kind()) not in TEXT:
         return given
     try:
-        found = replace(given, charset=_charset(stored, kind, given.charset))
-        text = next(_blocks(stored, kind), b"").decode(CHARSETS[found.charset], errors="replace")
+        result = replace(given, charset=_charset(stored, kind, given.charset))
+        text = next(_blocks(stored, kind), b"").decode(CHARSETS[result.charset], errors="replace")
     except Exception as error:  # a damaged archive can raise anything
         raise ValueError(f"{path} is not a readable {KINDS[kind].words}: {error}") from error
     lines = [line for line in text.splitlines() if line.strip()][:_LINES]
@@ -59,8 +59,8 @@ def seems(path: str | os.PathLike[str], given: FileFormat) -> FileFormat:
     fits = {one: _fit(lines, one) for one in dict.fromkeys((mine, *_SEPARATORS)) if len(one) == 1}
     best = max(fits, key=lambda one: fits[one], default=mine)
     if 2 * fits.get(mine, 1.0) >= 1 or 2 * fits[best] < 1:
-        return found
-    return replace(found, separator="tab" if best == "\t" else best)
+        return result
+    return replace(result, separator="tab" if best == "\t" else best)
 
 
 def _fit(lines: list[str], separator: str) -> float:
@@ -138,13 +138,13 @@ def shapes(tally: Tally) -> Tally:
     >>> shapes({"27,3": 5, "81,0": 2, "no": 1})
     {'00,0': 7, 'x': 1}
     """
-    found: dict[object, int] = {}
+    result: dict[object, int] = {}
     for one, count in tally.items():
         shape: object = one
         if isinstance(one, str):
             shape = one.strip().translate(_ZEROS) if _LIKE.fullmatch(one) else "x"
-        found[shape] = found.get(shape, 0) + count
-    return found
+        result[shape] = result.get(shape, 0) + count
+    return result
 
 
 def numbers_in(tally: Tally, decimal: str, thousands: str) -> int:

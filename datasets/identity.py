@@ -266,9 +266,9 @@ def _of_levels(levels: Any, decimal: str, thousands: str) -> tuple[Bits, Any]:
 
 def _doubles(numbers: Any) -> Bits:
     """Return the bits of doubles, one zero and one blank."""
-    found: Bits = (numbers + 0.0).view(np.uint64)
-    found[np.isnan(numbers)] = _BLANK
-    return found
+    result: Bits = (numbers + 0.0).view(np.uint64)
+    result[np.isnan(numbers)] = _BLANK
+    return result
 
 
 def _all_numbers(array: Any) -> Any:

@@ -145,10 +145,10 @@ def separator_of(separator: str) -> str:
     Raises:
         ValueError: if it is none.
     """
-    found = _BY_NAME.get(separator, separator)
-    if len(found) != 1 or found in "\"'\r\n " or found == _BETWEEN:
-        raise ValueError(f"separator must be one character such as , or ; got {found!r}")
-    return found
+    result = _BY_NAME.get(separator, separator)
+    if len(result) != 1 or result in "\"'\r\n " or result == _BETWEEN:
+        raise ValueError(f"separator must be one character such as , or ; got {result!r}")
+    return result
 
 
 def _header(line: str, path: str, separator: str) -> list[str]:

@@ -97,10 +97,10 @@ def unclear(encoding: Encoding, table: Columns) -> Unclear:
     >>> unclear(levels, read_columns(pd.DataFrame({"sex": ["F", "X", None]})))
     {'blank': {'sex': 1}, 'unlisted level': {'sex': 1}}
     """
-    found: Unclear = {}
+    result: Unclear = {}
     for column in encoding.columns:
         if (cells := table.get(column.name)) is None:  # all are blank, or it is refused
-            found.setdefault("blank", {})[column.name] = max(map(len, table.values()), default=0)
+            result.setdefault("blank", {})[column.name] = max(map(len, table.values()), default=0)
             continue
         odd = {"blank": cells.count(BLANK), "unfit": cells.count(UNFIT)}
         if column.named:
@@ -111,8 +111,8 @@ def unclear(encoding: Encoding, table: Columns) -> Unclear:
             odd["unfit"] += int((np.isnan(cells.numbers) & ~cells.blank).sum())
         for kind, count in odd.items():
             if count:
-                found.setdefault(kind, {})[column.name] = count
-    return found
+                result.setdefault(kind, {})[column.name] = count
+    return result
 
 
 def tell_of_unclear(found: Unclear, encoding: Encoding, stacklevel: int = 4) -> None:

@@ -51,10 +51,10 @@ class Copies(Held[Any]):
         >>> Copies([1, 2, 3]).sum(len)
         49152
         """
-        found: Any = f(self.part, *public)
+        result: Any = f(self.part, *public)
         for _ in range(_DOUBLED):
-            found = added(found, found)
-        return found  # type: ignore[no-any-return]
+            result = added(result, result)
+        return result  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

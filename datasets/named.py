@@ -106,10 +106,10 @@ def features_of(arguments: tuple[Argument, ...], x: Any, like: Tensor) -> dict[s
         x = dict(zip(names, given, strict=True))
     if missing := [name for name in names if name not in x]:
         raise ValueError(f"x has no feature {missing[0]!r}; the model takes {', '.join(names)}")
-    found = {argument.name: argument.checked(x[argument.name], like) for argument in arguments}
-    for name, value in found.items():
-        validate.same_length(name, value, names[0], found[names[0]])
-    return found
+    result = {argument.name: argument.checked(x[argument.name], like) for argument in arguments}
+    for name, value in result.items():
+        validate.same_length(name, value, names[0], result[names[0]])
+    return result
 
 
 def arguments_of(data: Data) -> tuple[Argument, ...]:

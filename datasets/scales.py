@@ -99,28 +99,28 @@ def _tallies(
     windows: Mapping[str, tuple[int, int]] | None,
 ) -> dict[str, exact.Tally]:
     """Return the tally of each column's ranks in its window; without windows of coarse ranks."""
-    found = {}
+    result = {}
     for name, centre in centres.items():
         values = _numbers(table[name])
         if centre is not None:
             values = np.abs(values - centre)
         ranks = exact.keys(values[values != 0] if nonzero else values)
         if windows is None:
-            found[name] = exact.Tally.of(exact.coarse(ranks))
+            result[name] = exact.Tally.of(exact.coarse(ranks))
         else:
-            found[name] = exact.Tally.of(ranks, windows.get(name))
-    return found
+            result[name] = exact.Tally.of(ranks, windows.get(name))
+    return result
 
 
 def _part_sums(
     table: Columns, rough: Mapping[str, tuple[float, float]]
 ) -> dict[str, NDArray[np.int64]]:
     """Return the sums for the means of each column, by its centre and scale."""
-    found = {}
+    result = {}
     for name, (centre, scale) in rough.items():
         with np.errstate(over="ignore"):
-            found[name] = exact.part_sums((_numbers(table[name]) - centre) / scale, REACH)
-    return found
+            result[name] = exact.part_sums((_numbers(table[name]) - centre) / scale, REACH)
+    return result
 
 
 def _numbers(cells: Cells) -> exact.Floats:

@@ -77,11 +77,11 @@ class Schema:
     @property
     def kinds(self) -> dict[str, tuple[str, ...]]:
         """The kinds of columns, in words: those declared by types, and those by dtypes."""
-        found: dict[str, tuple[str, ...]] = {"types": (), "dtypes": ()}
+        result: dict[str, tuple[str, ...]] = {"types": (), "dtypes": ()}
         for name, one in self.columns.items():
             if one.kind != ANY:
-                found["dtypes" if one.origin == DTYPE else "types"] += (f"{name} ({one.kind})",)
-        return found
+                result["dtypes" if one.origin == DTYPE else "types"] += (f"{name} ({one.kind})",)
+        return result
 
     def of_header(self, header: Sequence[str]) -> dict[str, ColumnType]:
         """Return the types of a table's columns; only identifiers and text may be gone from it.
@@ -247,25 +247,25 @@ def _entry(name: str, given: Any) -> Any:
             given = {"levels": [str(one) if isinstance(one, bool) else one for one in given]}
     if not isinstance(given, Mapping):
         return given
-    found = {key: one for key, one in given.items() if one is not None}
-    if isinstance(found.get("type"), Mapping):
-        found = {**found.pop("type"), **found}
-    found = {"kind": ANY} | found
-    whole = found.pop("integer", False)
-    if whole and found["kind"] not in ("integer", "date"):
-        found["whole"] = whole
+    result = {key: one for key, one in given.items() if one is not None}
+    if isinstance(result.get("type"), Mapping):
+        result = {**result.pop("type"), **result}
+    result = {"kind": ANY} | result
+    whole = result.pop("integer", False)
+    if whole and result["kind"] not in ("integer", "date"):
+        result["whole"] = whole
     for mark, origin in (("bought", ESTIMATED), ("from_data", ROWS)):
-        if found.pop(mark, False):
-            found["origin"] = origin
+        if result.pop(mark, False):
+            result["origin"] = origin
     for bound in ("low", "high"):
-        if found["kind"] in TIMES and isinstance(found.get(bound), str):
-            parts = {one: found[one] for one in ("kind", "since", "zone") if one in found}
+        if result["kind"] in TIMES and isinstance(result.get(bound), str):
+            parts = {one: result[one] for one in ("kind", "since", "zone") if one in result}
             kind = schema.from_json(ColumnType, parts, f"columns.{name}")
-            one, _, status = kind.of_text(found[bound])
+            one, _, status = kind.of_text(result[bound])
             if status:
-                raise ValueError(f"columns.{name}: {bound}={found[bound]!r} must be a day")
-            found[bound] = one
-    return found
+                raise ValueError(f"columns.{name}: {bound}={result[bound]!r} must be a day")
+            result[bound] = one
+    return result
 
 
 def declared_by(frame: pd.DataFrame, types: Schema | None = None) -> Schema | None:

@@ -136,17 +136,17 @@ def labels_of(path: str) -> dict[str, tuple[Mapping[str, str], tuple[str, ...]]]
         return {}
     frame, about = _observed(file, kind, metadataonly=True)
     names = dict(zip(about.column_names, frame.columns, strict=True))
-    found: dict[str, tuple[Mapping[str, str], tuple[str, ...]]] = {}
+    result: dict[str, tuple[Mapping[str, str], tuple[str, ...]]] = {}
     for name, labels in about.variable_value_labels.items():
         texts: Mapping[str, str] = {
             _title(code): str(label).strip() for code, label in labels.items()
         }
-        found[names[name]] = texts, ()
+        result[names[name]] = texts, ()
     for name, ranges in (getattr(about, "missing_ranges", None) or {}).items():
-        texts = found.get(names[name], ({}, ()))[0]
+        texts = result.get(names[name], ({}, ()))[0]
         single = [_title(one["lo"]) for one in ranges if one["lo"] == one["hi"]]
-        found[names[name]] = texts, tuple(single)
-    return found
+        result[names[name]] = texts, tuple(single)
+    return result
 
 
 def _needed(module: str, path: str, extra: str) -> Any:

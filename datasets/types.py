@@ -266,10 +266,10 @@ class ColumnType:
     @cached_property
     def _spelt(self) -> dict[str, str]:
         """The level of each declared text."""
-        found = {one: one for one in self.names or ()}
+        result = {one: one for one in self.names or ()}
         for level, some in self.spellings.items():
-            found |= dict.fromkeys(some, level) | {level: level}
-        return found
+            result |= dict.fromkeys(some, level) | {level: level}
+        return result
 
     def in_file(self, decimal: str, thousands: str, date_format: str) -> ColumnType:
         """Return the type with a file's signs and date format where it has none of its own."""

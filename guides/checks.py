@@ -143,24 +143,24 @@ def _in_module(model: Model, x: Tensor) -> list[Misfit]:
     if not isinstance(model, torch.nn.Module):
         return []
     own = dict(model.named_parameters())
-    found = [parameter(name) for name in own] if isinstance(model, PyroModule) else []
+    result = [parameter(name) for name in own] if isinstance(model, PyroModule) else []
     for name, value in {**own, **dict(model.named_buffers())}.items():
         if value.is_floating_point() and value.dtype != x.dtype:
             wrong = f"is {value.dtype} where the records are {x.dtype}"
             remedy = "convert the module, as by model.double(), or choose the dtype of the fit"
-            found.append(Misfit(f"entry {name!r} of the module", wrong, remedy))
-    return found
+            result.append(Misfit(f"entry {name!r} of the module", wrong, remedy))
+    return result
 
 
 def _in_trial(model: Model, x: Tensor, y: Tensor) -> list[Misfit]:
     """Return the misfits that show if records are passed one by one, or without targets."""
-    found = []
+    result = []
     with pyro.validation_enabled(False):
         try:
             poutine.trace(model).get_trace(x)
         except Exception as error:
             remedy = "write model(x, y=None), and observe obs=y; predictions need it"
-            found.append(_raised("model", "records without targets", error, remedy))
+            result.append(_raised("model", "records without targets", error, remedy))
         together = poutine.trace(model).get_trace(x, y)
         latents = {site["name"]: site["value"] for site in split(together)[0]}
         for i in range(len(x)):
@@ -169,13 +169,13 @@ def _in_trial(model: Model, x: Tensor, y: Tensor) -> list[Misfit]:
                 shapes = {s["name"]: s["value"].shape for s in split(_traced(model, *record))[0]}
                 whole = {name: value.shape for name, value in latents.items()}
                 if shapes != whole:
-                    return [*found, _changed(whole, shapes)]
+                    return [*result, _changed(whole, shapes)]
                 alone = _traced(poutine.condition(model, data=latents), *record)
             except Exception as error:
-                return [*found, _raised("model", "one record alone", error, _RUN)]
+                return [*result, _raised("model", "one record alone", error, _RUN)]
             if different := _different(together, alone, latents, i):
-                return found + different
-    return found
+                return result + different
+    return result
 
 
 def _in_gradient(model: Model, x: Tensor, y: Tensor) -> list[Misfit]:
@@ -236,7 +236,7 @@ def _different(
     together: poutine.Trace, alone: poutine.Trace, latents: Mapping[str, Tensor], i: int
 ) -> list[Misfit]:
     """Return the sites where record ``i`` has a different log-density alone than with others."""
-    found = []
+    result = []
     for name, site in alone.nodes.items():
         if site["type"] != "sample" or type(site["fn"]).__name__ == "_Subsample" or follows(site):
             continue
@@ -249,9 +249,9 @@ def _different(
             continue
         if name in latents:
             remedy = "give it constants that come neither from x nor from y nor from their number"
-            found.append(Misfit(f"latent site {name!r}", "has a prior of the records", remedy))
+            result.append(Misfit(f"latent site {name!r}", "has a prior of the records", remedy))
         else:
-            found.append(
+            result.append(
                 Misfit(
                     f"observed site {name!r}",
                     "depends on other records, given the latents",
@@ -260,7 +260,7 @@ def _different(
                     "pyro.sample only",
                 )
             )
-    return found
+    return result
 
 
 def _in_guide(
@@ -279,7 +279,7 @@ def _in_guide(
         remedy = "use one of bdpvi.guides, or Pyro's AutoNormal and its kin"
         return [Misfit("guide", f"{guide!r:.80} is none that can be accounted for", remedy)]
     latents = {site["name"]: site["value"].shape for site in split(trace)[0]}
-    found = [
+    result = [
         Misfit(
             f"latent site {name!r}",
             f"has the name of a parameter of {type(guide).__name__}",
@@ -293,8 +293,8 @@ def _in_guide(
         made = {s["name"]: s["value"].shape for s in split(_traced(other, data.x, data.y))[0]}
         if made != latents:
             wrong = f"was made for another model, of {sorted(made)} and not {sorted(latents)}"
-            found.append(Misfit("guide", wrong, "make it with the model that is fitted"))
-    return found
+            result.append(Misfit("guide", wrong, "make it with the model that is fitted"))
+    return result
 
 
 def _raised(site: str, on: str, error: Exception, remedy: str) -> Misfit:

@@ -49,15 +49,15 @@ def commands() -> dict[str, Any]:
     """Return every command and group by its words: ``""``, ``"private"``, ``"ledger show"``."""
     from bdpvi.cli import app
 
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
 
     def add(words: str, command: Any) -> None:
-        found[words] = command
+        result[words] = command
         for name, one in getattr(command, "commands", {}).items():
             add(f"{words} {name}".strip(), one)
 
     add("", typer.main.get_command(app))
-    return found
+    return result
 
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?!\w)")

@@ -161,7 +161,7 @@ def faults(path: str, pieces: Iterator[Said]) -> list[str]:
     """Return place, word and reason of all that is wrong."""
     scripts = {*re.findall(r"(?:benchmarks|examples|docs|tests)/[\w/]+\.py", text_of(path))}
     scripts = (scripts & files()) | ({path} if path.endswith(".py") else set())
-    found = []
+    result = []
     for piece in pieces:
         if piece.kind == "block":
             some = ((number, SHELL.match(line)) for number, line in joined(piece.text))
@@ -175,8 +175,8 @@ def faults(path: str, pieces: Iterator[Said]) -> list[str]:
             wrong = [(0, *two) for two in in_prose(piece.text, scripts)]
         else:
             wrong = [(0, *two) for two in in_code(piece.text)]
-        found += [f"{path}:{piece.line + number}: {word}: {why}" for number, word, why in wrong]
-    return found
+        result += [f"{path}:{piece.line + number}: {word}: {why}" for number, word, why in wrong]
+    return result
 
 
 def test_faults_are_found() -> None:

@@ -24,20 +24,22 @@ DIRECTIVE = re.compile(r"^\.\. auto(\w+):: ([\w.]+)\n((?:   .*\n)*)", re.MULTILI
 
 def on_pages() -> set[str]:
     """Return the dotted names that the reference's directives document."""
-    found = set()
+    result = set()
     for page in (ROOT / "docs" / "reference").glob("*.rst"):
         text = page.read_text(encoding="utf-8") + "\n"
         current = "".join(re.findall(r"currentmodule:: ([\w.]+)", text)[:1])
         for kind, name, options in DIRECTIVE.findall(text):
             if kind != "module":
-                found.add(f"{current}.{name}" if current else name)
+                result.add(f"{current}.{name}" if current else name)
             elif ":members:" in options:
                 shown, _, hidden = options.partition(":exclude-members:")
                 some = re.findall(r"\w+", shown.partition(":members:")[2])
                 module = import_module(name)
                 names = some or getattr(module, "__all__", None) or vars(module)
-                found |= {f"{name}.{one}" for one in names if one not in re.findall(r"\w+", hidden)}
-    return found
+                result |= {
+                    f"{name}.{one}" for one in names if one not in re.findall(r"\w+", hidden)
+                }
+    return result
 
 
 @pytest.mark.parametrize("package", MOST)

@@ -14,16 +14,16 @@ ROOT = Path(__file__).parents[1]
 
 def hunks(patch: Path) -> list[tuple[Path, str]]:
     """Return the file and the text that each hunk of a patch takes the place of."""
-    found: list[tuple[Path, str]] = []
+    result: list[tuple[Path, str]] = []
     file = ROOT
     for line in patch.read_text("utf-8").splitlines(keepends=True):
         if line.startswith("+++ b/"):
             file = ROOT / line[len("+++ b/") :].strip()
         elif line.startswith("@@"):
-            found.append((file, ""))
-        elif found and line[0] in " -" and not line.startswith("--- a/"):
-            found[-1] = (file, found[-1][1] + line[1:])
-    return found
+            result.append((file, ""))
+        elif result and line[0] in " -" and not line.startswith("--- a/"):
+            result[-1] = (file, result[-1][1] + line[1:])
+    return result
 
 
 @pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)

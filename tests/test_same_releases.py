@@ -72,19 +72,19 @@ def records(rows: int, target: str = "sick") -> bdpvi.Dataset:
 
 def said(release: bdpvi.Release) -> dict[str, Any]:
     """Return what the public and the owner see of a release."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "receipt": release.receipt.to_dict(),
         "cost": release.cost.to_dict() if release.secret is not None else None,
         "features": list(release.feature_names),
         "draws": len(release.samples),
     }
     if release.encoding is not None:
-        found["encoding"] = release.encoding.to_dict()
+        result["encoding"] = release.encoding.to_dict()
     if release.estimate is None and release.guide is None:
-        found["latents"] = {name: one.tolist() for name, one in release.latents.items()}
+        result["latents"] = {name: one.tolist() for name, one in release.latents.items()}
     else:  # not the draws, which turn with the eigenvectors of equal eigenvalues
-        found["summary"] = release.summary().to_dict()
-    return found
+        result["summary"] = release.summary().to_dict()
+    return result
 
 
 def private(**options: Any) -> dict[str, Any]:

@@ -80,12 +80,12 @@ class Head:
             return None
         content = store.read_json(file)
         try:
-            found = cls(**content)
-            if not (isinstance(found.count, int) and isinstance(found.last, str)):
-                raise TypeError(f"count={found.count!r}, last={found.last!r}")
+            result = cls(**content)
+            if not (isinstance(result.count, int) and isinstance(result.last, str)):
+                raise TypeError(f"count={result.count!r}, last={result.last!r}")
         except TypeError as error:
             raise ValueError(f"{file} is not the head of a ledger: {error}") from error
-        return found
+        return result
 
     def write(self, file: Path) -> None:
         """Write it to a file."""

@@ -118,9 +118,9 @@ def audited(name: str, make: Callable[[], Door], delta: float) -> Audit:
 
 def _epsilon(losses: Floats, weights: Floats, level: float, delta: float) -> float:
     """Return the largest ε at which δ is above ``delta``, by the central limit theorem."""
-    far, found = NormalDist().inv_cdf((1 + level) / 2), 0.0  # both ways are tried
+    far, result = NormalDist().inv_cdf((1 + level) / 2), 0.0  # both ways are tried
     for epsilon in np.linspace(0.0, max(float(losses.max()), 0.0), _PLACES):
         each = weights * -np.expm1(np.minimum(epsilon - losses, 0.0))
         if each.mean() - far * each.std() / math.sqrt(len(each)) > delta:
-            found = float(epsilon)
-    return found
+            result = float(epsilon)
+    return result

@@ -108,7 +108,7 @@ def epsilon(distances: Sequence[float], rate: float, delta: float) -> float:
     >>> round(epsilon([1.0], 1.0, 1e-5), 2)  # the Gaussian mechanism: 4.3772
     4.38
     """
-    some, found = [distance for distance in distances if distance > 0], 0.0
+    some, result = [distance for distance in distances if distance > 0], 0.0
     for present in (True, False):
         law = _composed([_law(one, rate, present) for one in some])
         losses: Floats = np.arange(len(law), dtype=np.float64) * _STEP - len(some) * _MOST
@@ -116,9 +116,9 @@ def epsilon(distances: Sequence[float], rate: float, delta: float) -> float:
         def excess(at: float, law: Floats = law, losses: Floats = losses) -> float:
             return float(law @ -np.expm1(np.minimum(at - losses, 0.0))) - delta
 
-        if excess(found) > 0:
-            found = root(excess, found, len(some) * _MOST)
-    return found
+        if excess(result) > 0:
+            result = root(excess, result, len(some) * _MOST)
+    return result
 
 
 def _law(d: float, rate: float, present: bool) -> Floats:

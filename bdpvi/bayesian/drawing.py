@@ -192,14 +192,14 @@ def cost_with(
     kind = None if guarantee is None else Kind(guarantee.name)
     mean = Kind.BAYESIAN if pricing.usual_kind(fit) is not Kind.WORST_CASE else Kind.WORST_CASE
     pricing.check_delta(fit, delta, kind or mean)
-    found = pricing.total(fit, delta, planned, accounting, kind, shares)
-    bayesian = found.bayesian
+    result = pricing.total(fit, delta, planned, accounting, kind, shares)
+    bayesian = result.bayesian
     if bayesian is None or bayesian.evidence is None:
-        return found
+        return result
     exposure = pricing.table(fit, planned, accounting).exposure(delta)
     if not bayesian.reliable:
         bayesian = replace(bayesian, reason=f"{bayesian.reason}. {ADVICE}")
-    return replace(found, bayesian=bayesian, exposure=exposure)
+    return replace(result, bayesian=bayesian, exposure=exposure)
 
 
 _CHEAPER = {

@@ -118,8 +118,8 @@ class Fit:
     @property
     def ledger(self) -> Ledger:
         """The ledger of everything spent on the table."""
-        found: Ledger = self.kept.people.ledger
-        return found
+        result: Ledger = self.kept.people.ledger
+        return result
 
     @property
     def experiment(self) -> bool:

@@ -230,14 +230,14 @@ def by_default(fit: Fit) -> Guarantee:
     Raises:
         ValueError: if it would differ in kind from that of the fit's first release.
     """
-    found = usual(fit)
-    if found.name == BAYESIAN and fit.guide.noise_scale is not None and bounded(fit):
+    result = usual(fit)
+    if result.name == BAYESIAN and fit.guide.noise_scale is not None and bounded(fit):
         raise ValueError(
             f"guarantee must be given: {without_worst_case(fit)}, so this release can have no "
             f"{WORST_CASE} guarantee any more. guarantee=BayesianDP() (--guarantee bayesian) "
             "gives it a Bayesian one; a worst-case one needs a table of its own"
         )
-    return found
+    return result
 
 
 def _is_spent(before: Bound, epsilon: float, delta: float) -> bool:

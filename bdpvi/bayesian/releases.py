@@ -153,11 +153,11 @@ def cost(
     """
     validate.probability("delta", delta)
     shares = shares_of(for_groups_of)
-    found = cost_with(fit, delta, planned, accounting, shares=shares)
+    result = cost_with(fit, delta, planned, accounting, shares=shares)
     whole = fit.ledger.altogether(delta, () if planned is None else priced(fit, planned))
-    if shares or whole is None or found.worst_case is None or not fit.ledger.others:
-        return found
-    worst = whole.assuming(*found.worst_case.assumptions)
+    if shares or whole is None or result.worst_case is None or not fit.ledger.others:
+        return result
+    worst = whole.assuming(*result.worst_case.assumptions)
     return Cost(worst_case=worst, why=OTHERS)
 
 

@@ -146,10 +146,10 @@ def run(out: Path, split: Split, *, progress: bool = True) -> Demonstration:
     kept.begin()
 
     def once(name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] | None = kept.get(name)
-        if found is None:
-            kept.put(name, found := measure())
-        return found
+        result: dict[str, Any] | None = kept.get(name)
+        if result is None:
+            kept.put(name, result := measure())
+        return result
 
     first, *others = PLANS
     price = partial(cost, fitted, planned=first)

@@ -212,13 +212,13 @@ def epsilon_ratios(
     cells = [scores for _, scores in (*curve, *rows)]
     means = resampled(cells, repeats, seed)
     points, over = means[: len(curve)].T, np.array([cell.mean for cell in cells[: len(curve)]])
-    found = []
+    result = []
     for (epsilon, scores), values in zip(rows, means[len(curve) :], strict=True):
         estimate = float(epsilon_needed(over, at, np.array(scores.mean))) / epsilon
         unknown = np.isnan(values) | np.isnan(points).any(1)
         needed: Any = np.where(unknown, np.nan, epsilon_needed(points, at, values)) / epsilon
-        found.append(Ratio(between(needed, estimate), at[0] / epsilon, at[-1] / epsilon))
-    return found
+        result.append(Ratio(between(needed, estimate), at[0] / epsilon, at[-1] / epsilon))
+    return result
 
 
 def _three(value: float) -> str:

@@ -108,13 +108,13 @@ def _class(one: Found) -> tuple[Any, ...]:
 
 
 def _measures(one: Found) -> dict[str, float]:
-    found = {}
+    result = {}
     for name, values in one["measures"].items():
         column = pd.Series(values, dtype=float)
-        found[name] = float(column.mean())
-        found[f"{name}_error"] = float(column.std()) / math.sqrt(len(column))
-        found[f"{name}_spread"] = float(column.std())
-    return found
+        result[name] = float(column.mean())
+        result[f"{name}_error"] = float(column.std()) / math.sqrt(len(column))
+        result[f"{name}_spread"] = float(column.std())
+    return result
 
 
 def _against_free(
@@ -131,16 +131,16 @@ def _against_free(
 
 def _behind(one: Found, alike: Sequence[Found]) -> dict[str, float]:
     """Return a cell's difference from the best with its guarantee and target, if there is one."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for name in PAIRED if one["row"]["target_epsilon"] is not None and _within(one) else ():
         first = best(alike, name)
         if first is not None:
             gap = difference(scores(first, name), scores(one, name))
             if first is one:
                 gap = Interval(0.0, 0.0, 0.0)
-            found[f"{name}_behind"] = gap.estimate
-            found |= {f"{name}_behind_low": gap.low, f"{name}_behind_high": gap.high}
-    return found
+            result[f"{name}_behind"] = gap.estimate
+            result |= {f"{name}_behind_low": gap.low, f"{name}_behind_high": gap.high}
+    return result
 
 
 def ratio_table(found: Sequence[Found], repeats: int = REPEATS) -> pd.DataFrame:
@@ -176,7 +176,7 @@ def _set_against(
     """Return the rows of :func:`ratio_table` for the best worst-case cells, by target."""
     ours = [(one["row"]["epsilon"], scores(one, measure)) for one in rows]
     points = [(one["row"]["epsilon"], scores(one, measure)) for one in curve.values()]
-    found = []
+    result = []
     for one, ratio in zip(rows, epsilon_ratios(ours, points, repeats), strict=True):
         row, rival = one["row"], curve.get(one["row"]["target_epsilon"])
         entry: dict[str, Any] = {"measure": measure, "against": BEST, "shown": str(ratio)}
@@ -187,5 +187,5 @@ def _set_against(
             entry |= {"difference_low": gap.low, "difference_high": gap.high}
         now = ratio.interval
         entry |= {"ratio": now.estimate, "ratio_low": now.low, "ratio_high": now.high}
-        found.append({**entry, "least": ratio.least, "most": ratio.most})
-    return found
+        result.append({**entry, "least": ratio.least, "most": ratio.most})
+    return result

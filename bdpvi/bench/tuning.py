@@ -249,7 +249,7 @@ def score(method: Method, split: Split, search: Search, seeds: Sequence[int]) ->
     training diverges.
     """
     targets = [math.inf] if method.guarantee == NONE else search.epsilons
-    found = [base_rate_score(split, search.measure)] * len(targets)
+    result = [base_rate_score(split, search.measure)] * len(targets)
     settings: dict[int, float] = {}
     with suppress(FloatingPointError):
         prepared = method.prepare(split.train, search.delta)
@@ -259,8 +259,8 @@ def score(method: Method, split: Split, search: Search, seeds: Sequence[int]) ->
         groups = _outcomes(prepared, list(settings.values()), seeds) if settings else []
         for i, outcomes in zip(settings, groups, strict=True):
             if outcomes and all(_reliable(outcome) for outcome in outcomes):
-                found[i] = _scored(method, outcomes, split, search.measure)
-    return found
+                result[i] = _scored(method, outcomes, split, search.measure)
+    return result
 
 
 def base_rate_score(split: Split, measure: Measure) -> float:

@@ -213,8 +213,8 @@ def guarantee_of(name: str) -> Guarantee | None:
 
     if not name:
         return None
-    found: Guarantee = getattr(bdpvi, GUARANTEES[validate.choice("guarantee", name, GUARANTEES)])()
-    return found
+    result: Guarantee = getattr(bdpvi, GUARANTEES[validate.choice("guarantee", name, GUARANTEES)])()
+    return result
 
 
 def _check_plan(data: str, whom: UnitOptions, asked: Request) -> None:

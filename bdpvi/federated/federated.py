@@ -73,10 +73,10 @@ class Released:
     def distances(self, clients: int) -> Tensor:
         """Return how far each client moved the sum, over C, (clients,), 1 where unknown: for
         :class:`~bdpvi.privacy.norms.NormCounts`."""
-        found = torch.ones(clients, dtype=torch.float64)
+        result = torch.ones(clients, dtype=torch.float64)
         for client, norm in self.norms.items():
-            found[client] = norm
-        return found
+            result[client] = norm
+        return result
 
 
 class Federation:

@@ -92,13 +92,13 @@ class FederatedFit:
         Raises:
             ValueError: if no finite ε can be promised, or none towards this observer.
         """
-        found = self.federation.worst_case(delta, unit, observer)
+        result = self.federation.worst_case(delta, unit, observer)
         if unit != "record" or observer != PUBLIC or not self.tables:
-            return found
+            return result
         each = (table.altogether(delta) for table in self.tables)
-        most = max((found, *filter(None, each)), key=lambda one: one.epsilon)
-        more = (*found.assumptions, *self.tables[0].assumptions)
-        return replace(most, observer=found.observer).assuming(*more)
+        most = max((result, *filter(None, each)), key=lambda one: one.epsilon)
+        more = (*result.assumptions, *self.tables[0].assumptions)
+        return replace(most, observer=result.observer).assuming(*more)
 
     def cost(self, delta: float, unit: str = "client", observer: Observer = PUBLIC) -> Cost:
         """Return :meth:`worst_case` as a :class:`bdpvi.Cost`.

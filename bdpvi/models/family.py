@@ -1,7 +1,6 @@
 r"""A likelihood of one predictor or of several, as everything else asks it: one file holds each.
 
-Beside the class here a family has a loss (:mod:`bdpvi.models.losses`) and, for noisy scores, a
-record's contribution (:mod:`bdpvi.models.scores`).
+A family also has a loss (:mod:`.losses`) and, for noisy scores, :mod:`.scores` of its records.
 
 *Weighted records.* A record with features x, clipped at ±limit, and z = (x, 2) has the weight
 ω(x) = min(1, C/‖z‖). With d columns, counting a category as one, C = ½√(d + 4), B is the length of
@@ -112,20 +111,6 @@ class Family:
             limit = math.inf
         of_features = counted * float(limit) ** 2 if counted else 0.0
         return math.sqrt(of_features + (bool(self.intercept) * self.constant) ** 2)
-
-    def boxes(self, weights: int) -> list[list[int]]:
-        """Return groups of a row's columns that are at most ``limit`` long; none without a bound.
-
-        A category is a group; its columns are scaled together.
-
-        >>> Regression.bounded(levels=((1, 2),)).boxes(5)
-        [[1, 2], [0], [3]]
-        """
-        if not self.intercept or math.isinf(self.longest(weights)):
-            return []
-        grouped = {at for group in self.levels for at in group}
-        alone = [[at] for at in range(weights - 1) if at not in grouped]
-        return [list(group) for group in self.levels] + alone
 
     def precision(self, weights: int) -> float:
         """Return the prior's precision, λ = 4MsCB by default where records are weighted."""
@@ -340,8 +325,7 @@ class Regression(Family):
 
         ``settings`` are arguments of the class.
         """
-        usual: dict[str, Any] = {"weight_norm": None, "prior_scale": None, "limit": LIMIT}
-        return cls(**(usual | settings))
+        return cls(**{"weight_norm": None, "prior_scale": None, "limit": LIMIT, **settings})
 
     @classmethod
     def declared(cls, value: Any) -> Self:

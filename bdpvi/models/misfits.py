@@ -70,18 +70,18 @@ def misfits(trace: poutine.Trace, x: Tensor) -> list[Misfit]:
     """
     latent, observed = split(trace)
     plates = {frame.name for site in observed for frame in site["cond_indep_stack"]}
-    found = [one for site in observed for one in _in_observed(site, x)]
+    result = [one for site in observed for one in _in_observed(site, x)]
     for site in latent:
-        found += _in_latent(site, x, plates)
+        result += _in_latent(site, x, plates)
     for name, site in trace.nodes.items():
         if site["type"] == "param":
-            found.append(parameter(name))
+            result.append(parameter(name))
     if not observed:
-        found.append(Misfit("model", "observes no site", _OBSERVE))
+        result.append(Misfit("model", "observes no site", _OBSERVE))
     if not latent:
         remedy = 'give the unknowns a prior: w = pyro.sample("w", ...)'
-        found.append(Misfit("model", "has no latent site", remedy))
-    return found
+        result.append(Misfit("model", "has no latent site", remedy))
+    return result
 
 
 def split(trace: poutine.Trace) -> tuple[list[Site], list[Site]]:
@@ -246,10 +246,10 @@ def _weighted(name: str, site: Site, own: torch.Size | None = None) -> Iterator[
 
 def mistyped(trace: poutine.Trace, x: Tensor) -> list[Misfit]:
     """Return the latent sites whose values have another dtype than the records ``x``."""
-    found = []
+    result = []
     for site in split(trace)[0]:
         value = site["value"]
         if value.is_floating_point() and value.dtype != x.dtype:
             wrong = f"is {value.dtype} where the records are {x.dtype}"
-            found.append(Misfit(f"latent site {site['name']!r}", wrong, _CAST))
-    return found
+            result.append(Misfit(f"latent site {site['name']!r}", wrong, _CAST))
+    return result

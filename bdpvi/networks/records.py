@@ -115,10 +115,10 @@ class IndexedRecords:
         shapes = [one.shape[1:] for one in tree_leaves(self._first())]
 
         def read(positions: Tensor) -> list[Tensor]:
-            found: list[Tensor] = tree_leaves(self.take(positions, HOST))
-            if [one.shape[1:] for one in found] != shapes:
+            result: list[Tensor] = tree_leaves(self.take(positions, HOST))
+            if [one.shape[1:] for one in result] != shapes:
                 raise ValueError("a record has another shape than the first")
-            return found
+            return result
 
         tried = by_halves(read, torch.arange(min(len(self), _FIRST)))
         parts = [one for _, one in tried if one is not None]

@@ -146,10 +146,10 @@ def _quantile(whole: int, bits: int) -> mpf:
     if 2 * whole > 1 << bits:  # of the lower tail all digits are known
         return -_quantile((1 << bits) - whole, bits)
     share = mpmath.mpf(whole) / (1 << bits)
-    found: Any = mpmath.mpf(float(ndtri(float(share))))
+    result: Any = mpmath.mpf(float(ndtri(float(share))))
     room = mpmath.mpf(2) ** -(bits + 40)
     while True:
-        found -= (mpmath.ncdf(found) - share) / mpmath.npdf(found)
-        near = room * (1 + abs(found))
-        if mpmath.ncdf(found - near) <= share <= mpmath.ncdf(found + near):
-            return found
+        result -= (mpmath.ncdf(result) - share) / mpmath.npdf(result)
+        near = room * (1 + abs(result))
+        if mpmath.ncdf(result - near) <= share <= mpmath.ncdf(result + near):
+            return result

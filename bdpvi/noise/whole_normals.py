@@ -158,12 +158,12 @@ class TableOn:
         """Return the numbers for 64 high and 64 low bits each, int16."""
         ordered = high ^ -(1 << 63)  # signed numbers in the order of unsigned ones
         index = torch.searchsorted(self._high, ordered, right=True) - 1
-        found = (index - self._numbers.cut).short()
+        result = (index - self._numbers.cut).short()
         close = (self._high[index] == ordered).nonzero()[:, 0]
         if len(close):
             bits = (one[close].cpu().numpy().view(np.uint64) for one in (high, low))
-            found[close] = torch.from_numpy(self._numbers.by_128_bits(*bits)).to(found)
-        return found
+            result[close] = torch.from_numpy(self._numbers.by_128_bits(*bits)).to(result)
+        return result
 
 
 OPEN = -(1 << 15)

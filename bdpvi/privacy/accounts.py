@@ -127,12 +127,12 @@ def account(
             elif same or alike:
                 raise ValueError(_refused(table, [*same, *alike]))
         new = store.nothing_at(own)
-        found = ledger if isinstance(ledger, Ledger) else opened(own, budget)
+        result = ledger if isinstance(ledger, Ledger) else opened(own, budget)
         if identity is not None and (new or known):
             _keep(own, identity)
         elif identity is not None:  # a refused table is not this account's
-            found.before_charge.append(partial(_keep, own, identity))
-        return found
+            result.before_charge.append(partial(_keep, own, identity))
+        return result
 
 
 def in_use() -> bool:

@@ -177,15 +177,15 @@ def tally(entries: Iterable[Entry]) -> Counter[Event] | None:
     """
     entries = list(entries)
     opened = _opened(entries)
-    found: Counter[Event] = Counter()
+    result: Counter[Event] = Counter()
     for entry in entries:
         if (entry.kind == RESERVED) != (entry.of in opened):
             continue
         if entry.events is None:
             return None
         for event in entry.events:
-            found[event] += entry.count
-    return found
+            result[event] += entry.count
+    return result
 
 
 def _opened(entries: Iterable[Entry], before: frozenset[str] = frozenset()) -> frozenset[str]:

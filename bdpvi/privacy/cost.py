@@ -150,11 +150,10 @@ class Bound:
         (e^ε + δ)/(1 + e^ε), for an attacker who knows all but the record that differs: under (ε, δ)
         in both orders every test with false alarms α and misses β has α + β of at least
         2(1 − δ)/(1 + e^ε) (Kairouz, Oh and Viswanath, "The composition theorem for differential
-        privacy", ICML 2015, Theorem 2.1). At δ = 0 it is 1/(1 + e^{−ε}), which Triastcyn (EPFL
-        2020, Table 5.2) prints. Where a Gaussian mechanism of distance μ is no more private, it is
-        Φ(μ/2), which is smaller. For a Bayesian guarantee it is a mean over records x′, as δ is;
-        for an every-group guarantee over those of each group. The means of single records, with a
-        certified range, give a far smaller one: :func:`bdpvi.bayesian.membership`.
+        privacy", ICML 2015, Theorem 2.1), as Triastcyn (EPFL 2020, Table 5.2) prints at δ = 0.
+        Where a Gaussian mechanism of distance μ is no more private, it is Φ(μ/2), which is smaller.
+        For a Bayesian guarantee it is a mean over records x′, for every group over its records.
+        With a certified range :func:`bdpvi.bayesian.membership` is far smaller.
 
         Raises:
             ValueError: if ε belongs to a training path: it bounds no attack.
@@ -166,10 +165,10 @@ class Bound:
         if self.kind is Kind.PATH:
             raise ValueError(f"an ε {self.kind.value} is a diagnostic and does not bound an attack")
         shrunk = math.exp(-self.epsilon)
-        found = (1 + self.delta * shrunk) / (1 + shrunk)
+        result = (1 + self.delta * shrunk) / (1 + shrunk)
         if self.distance is None:
-            return found
-        return min(found, (1 + math.erf(self.distance / 8**0.5)) / 2 + self.rounding)
+            return result
+        return min(result, (1 + math.erf(self.distance / 8**0.5)) / 2 + self.rounding)
 
     def in_one_sentence(self, whose: str) -> str:
         """Return what ε says about one person, as a number, for every page.

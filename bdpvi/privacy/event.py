@@ -171,10 +171,10 @@ def read_event(content: Mapping[str, Any]) -> Event:
         ValueError, KeyError, TypeError: if it is anything else.
     """
     name = validate.choice("event", content["event"], MODULES)
-    found: Event = getattr(import_module(MODULES[name]), name)(
+    result: Event = getattr(import_module(MODULES[name]), name)(
         **{name: value for name, value in content.items() if name != "event"}
     )
-    return found
+    return result
 
 
 def for_unit(events: Mapping[Event, int], rows: int = 1) -> Iterator[Event]:

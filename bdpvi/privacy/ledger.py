@@ -90,9 +90,9 @@ class Ledger(StoredBook):
                     head.check(path, Chain())
                 made = cls(budget=budget, unit=unit or ROW, rows_per_unit=rows_per_unit or 1)
                 save(path, made.content())
-        found = cls(path)
-        found.settle(budget=budget, unit=unit, rows_per_unit=rows_per_unit)
-        return found
+        result = cls(path)
+        result.settle(budget=budget, unit=unit, rows_per_unit=rows_per_unit)
+        return result
 
     @classmethod
     def of(cls, *parts: Any, unit: str = ROW, rows_per_unit: int = 1) -> Ledger:

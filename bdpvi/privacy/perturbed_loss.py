@@ -122,12 +122,12 @@ class MinimumLoss:
 
     def delta(self, epsilon: Array) -> Array:
         """Return the smaller of the two bounds on δ, at ε of any sign."""
-        found = self.of_largest(epsilon)
+        result = self.of_largest(epsilon)
         if self.k == 1:  # no gain at or above the least λ
-            return found
+            return result
         positive = epsilon >= 0
-        found[positive] = np.minimum(found[positive], self.of_falling(epsilon[positive]))
-        return found
+        result[positive] = np.minimum(result[positive], self.of_falling(epsilon[positive]))
+        return result
 
     def of_largest(self, epsilon: Array) -> Array:
         """Return E(1 − e^{ε−Ψ})₊, in closed form."""

@@ -63,17 +63,17 @@ def account_of(parts: Sequence[Any]) -> SameRows:
         # Tables without a row have one account: a receipt must not tell no row from one.
         empty = [account for account in _accounts if not account.samples]
         same = [one for one in _candidates(made) if _same(one, made)] if made else empty
-        found = same[0] if same else SameRows()
+        result = same[0] if same else SameRows()
         for other in same[1:]:
-            found.books.update(other.books)
-            found.samples.extend(other.samples)
+            result.books.update(other.books)
+            result.samples.extend(other.samples)
             _accounts.remove(other)
-            other.books, other.samples = found.books, found.samples
+            other.books, other.samples = result.books, result.samples
         if not same:
-            _accounts.append(found)
-        known = {sample.hashes.tobytes() for sample in found.samples}
-        found.samples.extend(one for one in made if one.hashes.tobytes() not in known)
-        return found
+            _accounts.append(result)
+        known = {sample.hashes.tobytes() for sample in result.samples}
+        result.samples.extend(one for one in made if one.hashes.tobytes() not in known)
+        return result
 
 
 def _candidates(made: Sequence[Sketch]) -> list[SameRows]:

@@ -273,8 +273,8 @@ def parts_of(measured: Tensor, combinations: Tensor) -> Tensor:
     follow &= ~(shares.abs() > 1 + 1e-6).any(1)
     sizes = combinations.abs()
     fully = sizes >= sizes.amax(1, keepdim=True) * (1 - 1e-9)
-    found: Tensor = (fully & follow.unsqueeze(1)).any(0)
-    return found
+    result: Tensor = (fully & follow.unsqueeze(1)).any(0)
+    return result
 
 
 def furthest(coordinates: int) -> float:

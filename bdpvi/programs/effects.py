@@ -42,8 +42,8 @@ def _multinomial(self: Multinomial, value: Tensor) -> Tensor:
     logits, value = torch.broadcast_tensors(self.logits, value)
     ways = torch.lgamma(value.sum(-1) + 1) - torch.lgamma(value + 1).sum(-1)
     impossible = (value == 0) & (logits == -torch.inf)
-    found: Tensor = ways + (logits.masked_fill(impossible, 0.0) * value).sum(-1)
-    return found
+    result: Tensor = ways + (logits.masked_fill(impossible, 0.0) * value).sum(-1)
+    return result
 
 
 def _stable(alpha: Tensor, beta: Tensor, value: Tensor, coords: str) -> Tensor:

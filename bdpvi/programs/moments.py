@@ -148,8 +148,8 @@ def identified(program: Program, model: Model, features: int) -> Tensor | None:
 
     def of_site(site: Site) -> Tensor:
         if site.name == "w":
-            found: Tensor = sums(features)
-            return found
+            result: Tensor = sums(features)
+            return result
         return torch.eye(site.shape.numel(), dtype=torch.float64)
 
     found: Tensor = torch.block_diag(*map(of_site, program.sites))

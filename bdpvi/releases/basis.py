@@ -58,13 +58,13 @@ def given(data: object, **arrays: Tensor) -> tuple[Assumption, ...]:
     from bdpvi.datasets.given import warn_of_signs  # late: a release is read without it
 
     preprocessing: Mapping[str, Any] = getattr(data, "preprocessing", {})
-    found = assumptions_of(preprocessing)
-    if Assumption.GIVEN_FEATURES in found and not preprocessing.get("encoding"):
+    result = assumptions_of(preprocessing)
+    if Assumption.GIVEN_FEATURES in result and not preprocessing.get("encoding"):
         there = {name: one.detach().cpu() for name, one in arrays.items()}
         plain = (torch.float16, torch.bfloat16)
         numbers = {n: (one.float() if one.dtype in plain else one) for n, one in there.items()}
         warn_of_signs(4, **{name: one.numpy() for name, one in numbers.items()})
-    return found
+    return result
 
 
 def check_programs(data: Any, copies: Mapping[str, Tensor], **programs: Any) -> None:

@@ -98,12 +98,12 @@ class Estimate:
         noise = secure.standard_normal(
             (validate.positive_int("draws", number), len(self.mean)), key.child("w")
         )
-        found = {"w": torch.tensor(self.mean, dtype=torch.float64) + _shaped(noise, self.spread)}
-        found["w"][:, self.spread.diagonal() == 0] = 0.0
+        result = {"w": torch.tensor(self.mean, dtype=torch.float64) + _shaped(noise, self.spread)}
+        result["w"][:, self.spread.diagonal() == 0] = 0.0
         if self.log_scale is not None:
             mean, sd = self.log_scale
-            found["log_scale"] = mean + sd * secure.standard_normal((number,), key.child("scale"))
-        return found
+            result["log_scale"] = mean + sd * secure.standard_normal((number,), key.child("scale"))
+        return result
 
 
 @dataclass(frozen=True, kw_only=True)

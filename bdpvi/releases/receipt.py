@@ -63,9 +63,9 @@ class Receipt:
     @property
     def bound(self) -> Bound:
         """The guarantee of the release, of whichever kind."""
-        found = self.worst_case or self.bayesian or self.group or self.typical
-        assert found is not None
-        return found
+        result = self.worst_case or self.bayesian or self.group or self.typical
+        assert result is not None
+        return result
 
     @property
     def experiment(self) -> bool:

@@ -161,16 +161,16 @@ def _of_estimate(
 def _sampling(known: Estimate, turn: Tensor) -> list[float | None]:
     """Return each contrast's standard deviation without privacy noise; None for one of several."""
     there = known.spread.diagonal() > 0
-    found: list[float | None] = []
+    result: list[float | None] = []
     for row in turn:
         used = torch.nonzero((row != 0) & there).flatten().tolist()
-        found.append(known.sampling[used[0]] if len(used) == 1 else 0.0 if not used else None)
-    return found
+        result.append(known.sampling[used[0]] if len(used) == 1 else 0.0 if not used else None)
+    return result
 
 
 def _notes(known: Estimate, turn: Tensor) -> list[str]:
     """Return the contrasts' notes: of a hidden weight, or of one left out, if one is in it."""
-    found = []
+    result = []
     for place, row in enumerate(turn):
         used = [known.notes[at] for at in torch.nonzero(row != 0).flatten().tolist()]
         hidden = [note for note in used if note.startswith(HIDDEN)]
@@ -178,8 +178,8 @@ def _notes(known: Estimate, turn: Tensor) -> list[str]:
         same = len(used) == 1 or known.notes[place] == POOLED
         plain = BASE if not used else known.notes[place] if same else ""
         own = known.notes[place] if known.notes[place] in (*hidden, LEFT_OUT) else ""
-        found.append((own if used else "") or (hidden[0] if hidden else plain))
-    return found
+        result.append((own if used else "") or (hidden[0] if hidden else plain))
+    return result
 
 
 def _of_draws(

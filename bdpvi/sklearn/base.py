@@ -185,9 +185,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Return how columns with these names become features."""
         from bdpvi.tables.arrays import of_scales
 
-        found = self.encoding_ or of_scales((self.center_, self.scale_), names)
-        assert found is not None
-        return found
+        result = self.encoding_ or of_scales((self.center_, self.scale_), names)
+        assert result is not None
+        return result
 
     def _declared(self, kinds: dict[str, tuple[str, ...]]) -> dict[str, str]:
         """Return the arguments' declarations about the table, in words."""

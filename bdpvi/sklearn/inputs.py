@@ -220,8 +220,8 @@ def _fitted_before() -> list[str]:
         pipeline = frame.f_locals.get("self")
         if isinstance(pipeline, Steps):
             before = [one for _, one in pipeline.steps[:-1] if hasattr(one, "fit")]
-            if found := [type(one).__name__ for one in before if _fits(one)]:
-                return found
+            if result := [type(one).__name__ for one in before if _fits(one)]:
+                return result
         frame = frame.f_back
     return []
 

@@ -101,8 +101,8 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     def predict(self, X: ArrayLike) -> Floats:
         """Return the expected target of each record, (N,), averaged over the release's draws."""
         check_is_fitted(self)
-        found: Floats = self.release_.predict_mean(self._features(X)).numpy()
-        return found
+        result: Floats = self.release_.predict_mean(self._features(X)).numpy()
+        return result
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

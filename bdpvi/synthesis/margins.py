@@ -98,13 +98,13 @@ def fitted(start: Floats, parts: Sequence[tuple[tuple[int, ...], Floats]], round
         parts: axes in increasing order, and their joint probabilities.
         rounds: how often each part is imposed.
     """
-    found = start
+    result = start
     for _ in range(rounds):
         for axes, wanted in parts:
             others = tuple(axis for axis in range(start.ndim) if axis not in axes)
-            ratio = wanted / np.maximum(found.sum(others), _NOTHING)
-            found = found * np.expand_dims(ratio, others)
-    return found
+            ratio = wanted / np.maximum(result.sum(others), _NOTHING)
+            result = result * np.expand_dims(ratio, others)
+    return result
 
 
 def raked(table: Floats, wanted: Sequence[Floats]) -> Floats:
@@ -140,11 +140,11 @@ def cleaned(
     deviation from its pairs is shrunk cell by cell. Without shrinkage cells have more variance but
     no bias towards independence.
     """
-    found: dict[Group, Floats] = {}
+    result: dict[Group, Floats] = {}
     for columns, table in sorted(noisy.joint.items(), key=lambda one: len(one[0])):
         deviation = noisy.deviations[columns] / noisy.records
         share = table / noisy.records
-        expected = by_pairs([single[at] for at in columns], columns, found)
+        expected = by_pairs([single[at] for at in columns], columns, result)
         residual = share - expected
         if not shrink:
             pass
@@ -152,8 +152,8 @@ def cleaned(
             residual = shrunk_cells(residual, expected, deviation)
         else:
             residual = shrunk_values(residual, deviation)
-        found[columns] = raked(expected + residual, [single[at] for at in columns])
-    return found
+        result[columns] = raked(expected + residual, [single[at] for at in columns])
+    return result
 
 
 def by_pairs(single: Sequence[Floats], columns: Group, pairs: Mapping[Group, Floats]) -> Floats:

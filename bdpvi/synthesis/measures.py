@@ -111,10 +111,10 @@ def scales(real: Floats, schema: Schema, bins: int = BINS) -> tuple[Scale, ...]:
 
 def binned(values: Floats, by: Sequence[Scale]) -> Bins:
     """Return the bins of a table, (N, d)."""
-    found = np.empty(values.shape, dtype=np.int32, order="F")
+    result = np.empty(values.shape, dtype=np.int32, order="F")
     for at, one in enumerate(by):
-        found[:, at] = one.bins(values[:, at])
-    return found
+        result[:, at] = one.bins(values[:, at])
+    return result
 
 
 def shares(bins: Bins, columns: Sequence[int], sizes: Sequence[int]) -> Floats:
@@ -216,15 +216,15 @@ def students(train: Task, test: Task) -> dict[str, Floats]:
         raise ValueError("the target is the only column")
     empty = np.isnan(train.x[rows]).all(0)
     x, tested = (np.where(empty, 0.0, one) for one in (train.x[rows], test.x))
-    found = {}
+    result = {}
     with one_thread():
         for name, student in _students(train.levels).items():
             student.fit(x, train.y[rows])
             given = np.zeros((len(tested), len(train.classes)))
             if len(tested):
                 given[:, student.classes_] = student.predict_proba(tested)
-            found[name] = given
-    return found
+            result[name] = given
+    return result
 
 
 @contextmanager

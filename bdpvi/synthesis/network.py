@@ -183,13 +183,13 @@ def weights(
     It is the sum of a pair's shrunk deviations from independence; pairs of a named group also get
     the sum of the group's deviations from its pairs.
     """
-    found: dict[Pair, float] = {}
+    result: dict[Pair, float] = {}
     for columns, table in noisy.joint.items():
         if len(columns) > 2:
             expected = by_pairs([single[at] for at in columns], columns, tables)
             more = float(np.abs(tables[columns] - expected).sum())
             for two in itertools.permutations((at for at in columns if at != target), 2):
-                found[two] = found.get(two, 0.0) + more
+                result[two] = result.get(two, 0.0) + more
         elif target not in columns:
             a, b = columns
             expected = np.outer(single[a], single[b])
@@ -200,8 +200,8 @@ def weights(
                 table / noisy.records - expected, noisy.deviations[columns] / noisy.records
             )
             for two in ((a, b), (b, a)):
-                found[two] = found.get(two, 0.0) + float(np.abs(left).sum())
-    return found
+                result[two] = result.get(two, 0.0) + float(np.abs(left).sum())
+    return result
 
 
 def _parents(
@@ -252,7 +252,7 @@ def _within(noisy: NoisyCounts, at: int, shares: Floats) -> Floats:
     Blanks and unknown values without their own bin are not drawn.
     """
     bins, size = noisy.bins[at], noisy.sizes[at]
-    found = np.zeros((size, len(bins)))
+    result = np.zeros((size, len(bins)))
     for one in range(size):
         (codes,) = np.nonzero(bins == one)
         plain = codes[codes < len(bins) - 2]
@@ -261,9 +261,9 @@ def _within(noisy: NoisyCounts, at: int, shares: Floats) -> Floats:
         # A cell that stands out does so however far below 0 the noise of the others is.
         stands_out = known.max() > RARE * noisy.deviation
         if len(codes) > 1 and (stands_out or known.sum() > noisy.deviation * math.sqrt(len(codes))):
-            found[one, codes] = projected(known / max(known.sum(), known.max()))
+            result[one, codes] = projected(known / max(known.sum(), known.max()))
         elif shares[codes].any():
-            found[one, codes] = shares[codes] / shares[codes].sum()
+            result[one, codes] = shares[codes] / shares[codes].sum()
         else:
-            found[one, codes] = 1 / len(codes)
-    return found
+            result[one, codes] = 1 / len(codes)
+    return result

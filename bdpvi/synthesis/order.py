@@ -248,10 +248,10 @@ class Order:
     @cached_property
     def bound(self) -> Bound:
         """The total privacy cost to one row, or to all rows of one person, by the accountant."""
-        found = worst_case(for_unit(Counter(self.events), self.settings.rows_per_unit), self.delta)
-        assert found is not None
-        assert found.epsilon <= self.epsilon * (1 + 1e-9)
-        return found
+        result = worst_case(for_unit(Counter(self.events), self.settings.rows_per_unit), self.delta)
+        assert result is not None
+        assert result.epsilon <= self.epsilon * (1 + 1e-9)
+        return result
 
     def used(self, table: Records[pd.DataFrame], key: Key) -> Records[pd.DataFrame]:
         """Return the rows to count: all, or some of each person.

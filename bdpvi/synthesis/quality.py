@@ -235,12 +235,12 @@ def _groups(
     """Return the held-out rows of each non-empty group."""
     names = list(released.schema.columns)
     scales = measures.scales(real, released.schema, _QUARTERS)
-    found: dict[str, Any] = {ALL: np.ones(len(held_out), dtype=bool)}
+    result: dict[str, Any] = {ALL: np.ones(len(held_out), dtype=bool)}
     for name in groups:
         scale = scales[names.index(name)]
         bins = scale.bins(held_out[:, names.index(name)])
-        found |= {f"{name}: {scale.labels[one]}": bins == one for one in np.unique(bins)}
-    return found
+        result |= {f"{name}: {scale.labels[one]}": bins == one for one in np.unique(bins)}
+    return result
 
 
 def _told(

@@ -215,7 +215,7 @@ def _signs(columns: Mapping[str, Column], file: FileFormat) -> dict[str, list[Fi
         for name, one in columns.items()
         if one.look.kind in ("number", "integer") or (one.free and one.look.kind != "date")
     }
-    best, found = sign_options(held.values(), file.separator), {}
+    best, result = sign_options(held.values(), file.separator), {}
     for name, (shapes, now) in held.items():
         own = sign_options([(shapes, now)], file.separator)
         if own is None:
@@ -229,14 +229,16 @@ def _signs(columns: Mapping[str, Column], file: FileFormat) -> dict[str, list[Fi
             option = _typed(name, {"kind": "number", **entry})
         look = columns[name].look
         words = _share(name, look.numbers / look.filled)
-        found[name] = [Finding(words, option, costly=2 * look.numbers <= look.filled)]
+        result[name] = [Finding(words, option, costly=2 * look.numbers <= look.filled)]
         odd = _odd(columns[name].tally, signs)
         cells = sum(columns[name].tally.values())
         if odd and numbers_in(shapes, *signs) <= (1 - _MIXED) * cells:
             entry = {} if of_file else entry
             option = _typed(name, {"kind": "number", **entry, "blank": odd})
-            found[name].append(Finding(f"column {name!r} has {odd[0]!r} among its numbers", option))
-    return found
+            result[name].append(
+                Finding(f"column {name!r} has {odd[0]!r} among its numbers", option)
+            )
+    return result
 
 
 def _share(name: str, numbers: float) -> str:

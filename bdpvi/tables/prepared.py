@@ -111,8 +111,8 @@ class Prepared:
     @property
     def ledger(self) -> Ledger:
         """The ledger of everything spent on the table."""
-        found: Ledger = self.data.people.ledger
-        return found
+        result: Ledger = self.data.people.ledger
+        return result
 
     @property
     def what(self) -> str:

@@ -98,19 +98,19 @@ class Public:
         """Columns with declared bounds or levels, or a declared kind, and their kinds."""
         from bdpvi.datasets.types import ANY
 
-        found = dict.fromkeys(self.categorical, "category") | dict.fromkeys(self.numeric, "number")
+        result = dict.fromkeys(self.categorical, "category") | dict.fromkeys(self.numeric, "number")
         if self.constants is not None:
-            found |= {
+            result |= {
                 column.name: "number" if column.kind == "number" else "category"
                 for column in self.constants.columns
             }
         if self.types is not None:
-            found |= {
+            result |= {
                 name: "category" if one.bounds is None else "number"
                 for name, one in self.types.bounded.items()
             }
-            found |= {n: one.kind for n, one in self.types.read_by.items() if one.kind != ANY}
-        return found
+            result |= {n: one.kind for n, one in self.types.read_by.items() if one.kind != ANY}
+        return result
 
     @property
     def read_by(self) -> dict[str, ColumnType]:

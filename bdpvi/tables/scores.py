@@ -97,25 +97,27 @@ class Scores:
 
     def warnings(self) -> list[str]:
         """Return warnings against the release, from the ranges."""
-        found = []
+        result = []
         if self.previews < FOLDS * FEWEST:
-            found.append(
+            result.append(
                 f"WARNING: {self.previews} simulated releases are few; the ranges are rough"
             )
         released, rate = (self.values.loc[[name]] for name in (RELEASE, RATE))
         ranked = released["AUC"].dropna()
         if not len(ranked):
-            found.append("WARNING: one class is too rare to compute an AUC")
+            result.append("WARNING: one class is too rare to compute an AUC")
         elif (share := float((ranked <= 0.5).mean())) > LOW:
-            found.append(f"WARNING: {share:.0%} of the simulated releases have an AUC of ½ or less")
+            result.append(
+                f"WARNING: {share:.0%} of the simulated releases have an AUC of ½ or less"
+            )
         worse = (released["log score"].to_numpy() <= rate["log score"].to_numpy()).mean()
         if worse > LOW:
-            found.append(
+            result.append(
                 f"WARNING: {worse:.0%} of the simulated releases have a log score no better than "
                 "the base rate; more records, fewer columns, a larger ε or, where one class is "
                 "rare, a public --base-rate would help"
             )
-        return found
+        return result
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as JSON types, the number of simulated releases, and why they ended."""

@@ -55,11 +55,11 @@ class ByHolder:
 
     def total(self, costs: Sequence[Tensor], gamma: float) -> MeanEstimate:
         """Return the sum of the bounds, with the diagnostics of the worst of them."""
-        found: MeanEstimate | None = None
+        result: MeanEstimate | None = None
         for cost in costs:
-            found = added(found, student_t(self.steps * cost, gamma), 1 / self.steps)
-        assert found is not None
-        return found
+            result = added(result, student_t(self.steps * cost, gamma), 1 / self.steps)
+        assert result is not None
+        return result
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ def seen_coins(noise: float, rate: float, steps: int, delta: float = DELTA) -> f
 
 def settings() -> list[dict[str, object]]:
     """Return the published noise as it can be read, and what it guarantees."""
-    found: list[dict[str, object]] = []
+    result: list[dict[str, object]] = []
     for what, batch, noise in (
         (f"{GAN_NOISE:g} times the clip, on the sum", 64, GAN_NOISE),
         (f"sd {GAN_NOISE:g} on the sum", 64, GAN_NOISE / GAN_CLIP),
@@ -220,12 +220,12 @@ def settings() -> list[dict[str, object]]:
             if noise > PROMISED
             else seen_coins(noise, rate, steps)
         )
-        found.append(
+        result.append(
             {"part": "settings", "what": what, "batch": batch, "multiplier": noise, "steps": steps,
              "renyi": RenyiAccountant().epsilon(noise, rate, steps, DELTA), "epsilon": tight,
              "guarantee": DP}
         )  # fmt: skip
-    return found
+    return result
 
 
 def _average_text(table: pd.DataFrame) -> str:

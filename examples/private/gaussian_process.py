@@ -37,8 +37,8 @@ def features(x: Tensor) -> Tensor:
     """Return what u is multiplied with, (N, 16): L⁻¹k(points, x), where K = LLᵀ."""
     points = POINTS.to(x)
     factor = torch.linalg.cholesky(kernel(points, points) + JITTER * torch.eye(len(points)).to(x))
-    found: Tensor = torch.linalg.solve_triangular(factor, kernel(points, x), upper=False).T
-    return found
+    result: Tensor = torch.linalg.solve_triangular(factor, kernel(points, x), upper=False).T
+    return result
 
 
 def model(x: Tensor, y: Tensor | None = None) -> None:

@@ -23,8 +23,8 @@ def at(x: Tensor) -> Tensor:
     """Return what whitened values at the points are multiplied with at x, (N, M)."""
     inside, there = ((-(POINTS[:, None] - b).square() / 2).exp() for b in (POINTS, x))
     root = torch.linalg.cholesky(inside + 1e-4 * torch.eye(len(POINTS)))
-    found: Tensor = torch.linalg.solve_triangular(root, there, upper=False).T
-    return found
+    result: Tensor = torch.linalg.solve_triangular(root, there, upper=False).T
+    return result
 
 
 def model(x: Tensor, y: Tensor) -> None:

@@ -62,9 +62,9 @@ def delta_of(epsilon: float, variance: mpmath.mpf) -> mpmath.mpf:
 
 
 def worst(fit: bdpvi.Fit) -> bdpvi.Bound:
-    found = bdpvi.cost(fit).worst_case
-    assert found is not None
-    return found
+    result = bdpvi.cost(fit).worst_case
+    assert result is not None
+    return result
 
 
 def test_two_fits_of_one_table_say_together_what_they_cost(data: Dataset) -> None:

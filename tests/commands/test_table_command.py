@@ -185,9 +185,9 @@ def test_marks_of_a_synthetic_table_are_refused_too(tmp_path: Path) -> None:
 
 def _of_another(stat: Any, file: Path) -> Any:
     def made(path: Path, **more: Any) -> Any:
-        found = stat(path, **more)
+        result = stat(path, **more)
         if path.name != file.name:
-            return found
-        return os.stat_result([*found[:4], 12345, *found[5:10]])
+            return result
+        return os.stat_result([*result[:4], 12345, *result[5:10]])
 
     return made

@@ -311,8 +311,8 @@ def _estimator(name: str, target: str, **given: Any) -> Callable[[Place, float],
         made = getattr(sklearn, name)(share, ledger=ledger, **given)
         made.fit(table[["age", "dose"]].to_numpy(), table[target].to_numpy())
         place.said.append(made.guarantee_)
-        found: Bound = made.bound_
-        return found
+        result: Bound = made.bound_
+        return result
 
     return call
 
@@ -340,8 +340,8 @@ def _program(place: Place, share: float) -> Bound:
             made.step(x, y)
     finally:
         pyro.clear_param_store()
-    found: Bound = place.tell(made.worst_case(DELTA))
-    return found
+    result: Bound = place.tell(made.worst_case(DELTA))
+    return result
 
 
 def _network(place: Place, share: float) -> Bound:
@@ -358,8 +358,8 @@ def _network(place: Place, share: float) -> Bound:
     )
     for _ in range(STEPS):
         made.step()
-    found: Bound = place.tell(made.worst_case(DELTA))
-    return found
+    result: Bound = place.tell(made.worst_case(DELTA))
+    return result
 
 
 def _rounds(place: Place, share: float) -> Bound | None:
@@ -382,8 +382,8 @@ def _tables(place: Place, share: float) -> Bound:
     fit = bdpvi.federated.fit_federated(
         CLIPPED, guides.MeanField(CLIPPED), clients, Federation(rounds), rounds=3, progress=False
     )
-    found: Bound = place.tell(fit.worst_case(DELTA, "record"))
-    return found
+    result: Bound = place.tell(fit.worst_case(DELTA, "record"))
+    return result
 
 
 LINEAR = bdpvi.BayesianLinearRegression.of_bounds(0, 20)

@@ -80,8 +80,8 @@ def went(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Door], 
 
 @pytest.fixture(params=DOORS, ids=lambda door: door.name)
 def door(request: pytest.FixtureRequest) -> Door:
-    found: Door = request.param
-    return found
+    result: Door = request.param
+    return result
 
 
 @pytest.fixture

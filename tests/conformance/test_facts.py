@@ -115,10 +115,10 @@ def _network(noted: dict[str, Any]) -> Bound:
         noise_multiplier=8.0,
     )
     made.step()
-    found = made.cost(DELTA).worst_case
-    assert found is not None
-    assert (GIVEN in found.assumptions) is (GIVEN in made.worst_case(DELTA).assumptions)
-    return found
+    result = made.cost(DELTA).worst_case
+    assert result is not None
+    assert (GIVEN in result.assumptions) is (GIVEN in made.worst_case(DELTA).assumptions)
+    return result
 
 
 def _federated(noted: dict[str, Any]) -> Bound:
@@ -139,8 +139,8 @@ def _estimator(noted: dict[str, Any]) -> Bound:
     data = records({})
     public: dict[str, Any] = {"bounds": (-4, 4)} if noted else {}
     made = PrivateLogisticRegression(1.0, classes=(0, 1), **public)
-    found: Bound = made.fit(data.x.numpy(), data.y.numpy()).bound_
-    return found
+    result: Bound = made.fit(data.x.numpy(), data.y.numpy()).bound_
+    return result
 
 
 @pytest.mark.parametrize("noted", DECLARED, ids=("arrays", "declared"))

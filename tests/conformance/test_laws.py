@@ -45,11 +45,11 @@ def spent(place: Place) -> float:
 
 def state(place: Place) -> dict[Path, object]:
     """Return the files, and of the ledger what was charged, if it can be read."""
-    found: dict[Path, object] = dict(files(place.folder))
+    result: dict[Path, object] = dict(files(place.folder))
     if read(place.ledger):
         head = place.ledger.with_name(f"{place.ledger.name}.head")
-        found |= {place.ledger: book(place.ledger).charges, head: head.exists()}
-    return found
+        result |= {place.ledger: book(place.ledger).charges, head: head.exists()}
+    return result
 
 
 def refused(door: Door, place: Place, *words: str) -> Watch:

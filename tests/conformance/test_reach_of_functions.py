@@ -58,8 +58,8 @@ def mixture(x: Tensor, y: Tensor | None = None) -> None:
 
 
 def first_rows() -> Tensor:
-    found: Tensor = TABLE["x"][:3]
-    return found
+    result: Tensor = TABLE["x"][:3]
+    return result
 
 
 class Holding:

@@ -88,8 +88,8 @@ def whole(model: Any, guide: Any, path: Path) -> Ledger:
     near: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6, "check_dtype": False}
     torch.testing.assert_close(again.predict_mean(X[:5]), release.predict_mean(X[:5]), **near)
     assert again.with_draws(3).predict_mean(X[:5]).shape == (5,)
-    found: Ledger = data.ledger
-    return found
+    result: Ledger = data.ledger
+    return result
 
 
 @pytest.mark.parametrize(

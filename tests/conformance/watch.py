@@ -135,10 +135,10 @@ def watching(place: Place, before: Callable[[], object] = lambda: None) -> Itera
         return made
 
     def charged(self: Transaction, mechanism: Any, **given: Any) -> Any:
-        found = charge(self, mechanism, **given)
+        result = charge(self, mechanism, **given)
         if not seen.rehearsing:
-            seen.plans.append(found[0])
-        return found
+            seen.plans.append(result[0])
+        return result
 
     def rehearsed(self: Prepared) -> None:
         seen.rehearsing = True
@@ -278,12 +278,12 @@ def rival(path: Path, turn: int, spend: Callable[[], object]) -> Iterator[list[i
     usual = chain.lock
 
     def lock(file: Path) -> Any:
-        found = usual(file)
-        if file == path and not found.is_locked:
+        result = usual(file)
+        if file == path and not result.is_locked:
             turns.append(len(turns) + 1)
             if len(turns) == turn:
                 spend()
-        return found
+        return result
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledgers, "lock", lock)

@@ -123,15 +123,15 @@ class Late(Executor):
         return future
 
     def _done(self, wanted: Future[Any]) -> Any:
-        found = None
+        result = None
         for future, work in reversed(self.held):
             self.after -= 1
             if self.error is not None and self.after < 0:
                 raise self.error
             value = work()
             if future is wanted:
-                found = value
-        return found
+                result = value
+        return result
 
 
 class Few:

@@ -41,13 +41,13 @@ def parts_of(table: Table, by: str, type: ColumnType | None = None) -> list[set[
 def ordered(table: Table, type: ColumnType | None) -> dict[str, list[tuple[Any, ...]]]:
     """Return the rows of each person in their order."""
     rows = rows_of(table)
-    found: dict[str, list[tuple[Any, ...]]] = {}
+    result: dict[str, list[tuple[Any, ...]]] = {}
     for name, row in zip(
         persons_of(pd.Series([who for who, _ in rows], dtype=object), type), rows, strict=True
     ):
         if name:
-            found.setdefault(name, []).append(row)
-    return found
+            result.setdefault(name, []).append(row)
+    return result
 
 
 def apart(sets: list[set[str]]) -> bool:

@@ -203,9 +203,9 @@ class Recorded(Federation):
         self.released: list[Tensor | None] = []
 
     def aggregate(self, round: int, messages: Iterable[Message]) -> Released:
-        found = super().aggregate(round, messages)
-        self.released.append(found.update)
-        return found
+        result = super().aggregate(round, messages)
+        self.released.append(result.update)
+        return result
 
 
 @pytest.mark.parametrize("shares", [None, 4])

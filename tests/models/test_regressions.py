@@ -54,12 +54,12 @@ def table(name: str, n: int = 30) -> Dataset:
 def latents(name: str, draws: int = 5) -> dict[str, Tensor]:
     g = torch.Generator().manual_seed(1)
     shapes = {"multinomial": (4, 3), "ordinal": (4,), "linear": (4,)}
-    found = {"w": torch.randn(draws, *shapes.get(name, (3,)), generator=g).double()}
+    result = {"w": torch.randn(draws, *shapes.get(name, (3,)), generator=g).double()}
     beside = {"ordinal": "log_gaps", "linear": "log_scale", "negative binomial": "log_dispersion"}
     if name in beside:
         shape = (draws, 2) if name == "ordinal" else (draws,)
-        found[beside[name]] = torch.randn(shape, generator=g).double()
-    return found
+        result[beside[name]] = torch.randn(shape, generator=g).double()
+    return result
 
 
 def by_scipy(name: str, values: dict[str, Any], x: Any, y: Any) -> Any:

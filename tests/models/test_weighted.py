@@ -234,8 +234,8 @@ def each_score(model: BayesianLogisticRegression, w: Tensor, data: Dataset) -> T
         return slope
 
     with pyro.validation_enabled(False):
-        found: Tensor = torch.vmap(one)(data.x, data.y)
-    return found
+        result: Tensor = torch.vmap(one)(data.x, data.y)
+    return result
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ class Loop:
 
     @property
     def accountant(self) -> BDPAccountant:
-        found: BDPAccountant = self.engine.accountant
-        return found
+        result: BDPAccountant = self.engine.accountant
+        return result
 
     def train(self, steps: int, accumulated: int = 1) -> None:
         while steps > 0:

@@ -30,9 +30,9 @@ def steps(presence: float, rate: float = 1.0, count: int = 40, **options: Any) -
 
 
 def worst_case(event: SampledGaussian, delta: float = 1e-5) -> Bound:
-    found = epsilon_of([event], delta)
-    assert found is not None
-    return found
+    result = epsilon_of([event], delta)
+    assert result is not None
+    return result
 
 
 def largest_delta(event: SampledGaussian, epsilon: float) -> float:

@@ -146,11 +146,11 @@ def test_brute_force_on_six_records_never_costs_more_than_is_said() -> None:
     assert -1 <= parts[2] < -1 + 2e-6  # the third is beyond the clip
 
     def outcomes(values: list[float]) -> list[tuple[float, float]]:
-        found = []
+        result = []
         for coins in itertools.product([0, 1], repeat=len(values)):
             chance = rate ** sum(coins) * (1 - rate) ** (len(values) - sum(coins))
-            found.append((sum(c * v for c, v in zip(coins, values, strict=True)), chance))
-        return found
+            result.append((sum(c * v for c, v in zip(coins, values, strict=True)), chance))
+        return result
 
     def largest(epsilon: float) -> float:
         whole, found = outcomes(parts), []

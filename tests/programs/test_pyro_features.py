@@ -28,12 +28,12 @@ def _benchmark() -> ModuleType:
         spec = importlib.util.spec_from_file_location("pyro_features", folder / "pyro_features.py")
         assert spec is not None
         assert spec.loader is not None
-        found = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = found  # dataclasses look their module up
-        spec.loader.exec_module(found)
+        result = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = result  # dataclasses look their module up
+        spec.loader.exec_module(result)
     finally:
         sys.path.remove(str(folder))
-    return found
+    return result
 
 
 features = _benchmark()

@@ -96,12 +96,12 @@ def on_disk(rows: pd.DataFrame, folder: Path, cuts: int, **options: Any) -> Bloc
     for number, at in enumerate(np.array_split(np.arange(len(rows)), max(1, cuts - cuts // 3))):
         size = len(at) if number >= cuts // 3 else len(at) // 2 + 1
         rows.iloc[at].to_parquet(folder / f"{number:03}.parquet", row_group_size=size)
-    found = datasets.from_blocks(
+    result = datasets.from_blocks(
         folder, "sick", positive="yes", constants=PUBLIC, progress=False, **options
     )
-    assert isinstance(found.parts, Spread)
-    assert found.parts.blocks == cuts
-    return found
+    assert isinstance(result.parts, Spread)
+    assert result.parts.blocks == cuts
+    return result
 
 
 def in_memory(rows: pd.DataFrame) -> Dataset:
@@ -339,17 +339,17 @@ def test_after_an_interruption_the_same_batches_come_at_no_price(
         return found.samples
 
     def stopping(self: Windows, mechanism: NoisySum, step: int) -> Any:
-        found = batch(self, mechanism, step)
+        result = batch(self, mechanism, step)
         if len(self.data) == 2:  # those of the rehearsal
-            return found
-        x = found.read(found.positions)[0]
+            return result
+        x = result.read(result.positions)[0]
         if step in batches:
             assert torch.equal(batches[step], x)
         batches[step] = x
         if step == 25 and not stopped:
             stopped.append(step)
             raise Stopped
-        return found
+        return result
 
     stopped: list[int] = []
     monkeypatch.setattr(Windows, "batch", stopping)

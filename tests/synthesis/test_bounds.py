@@ -197,7 +197,7 @@ def test_a_row_moves_what_kinds_are_by_its_distance(monkeypatch: pytest.MonkeyPa
     kinds = {"a": "undeclared", "b": "undeclared", "c": "number"}
 
     def turned(rows: pd.DataFrame) -> dict[str, int]:
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         for noise in range(9, -9, -1):
 
             def steady(
@@ -213,8 +213,8 @@ def test_a_row_moves_what_kinds_are_by_its_distance(monkeypatch: pytest.MonkeyPa
             assert kept["c"] == "number"
             for name, kind in kept.items():
                 if kind == "category":
-                    found.setdefault(name, noise)
-        return found
+                    result.setdefault(name, noise)
+        return result
 
     assert turned(frame) == {"a": -1, "b": 2}
     assert turned(frame[:2]) == {"a": 0, "b": 1}

@@ -291,9 +291,9 @@ def previewable() -> tuple[Work, bdpvi.Release]:
 
 @pytest.fixture(scope="module")
 def whole(previewable: tuple[Work, bdpvi.Release]) -> Scores:
-    found = previewed(*previewable, Key.of_seed(1))
-    assert found is not None
-    return found
+    result = previewed(*previewable, Key.of_seed(1))
+    assert result is not None
+    return result
 
 
 def test_previews_have_a_range_of_each_measure(whole: Scores) -> None:

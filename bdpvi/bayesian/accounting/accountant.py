@@ -145,16 +145,16 @@ class Account(Charges):
             estimator=getattr(used, "__name__", repr(used)),
         )
         try:
-            found = settle(solve, self.directions, delta, terms, self._rounding)
+            result = settle(solve, self.directions, delta, terms, self._rounding)
         except ValueError:
             if worst is None:
                 raise
             # With a worst case, whether there is an answer must not depend on the records.
             return None
         size = self.sample_size
-        if size < 2 and found.evidence is not None:  # by the range alone
-            return replace(found, evidence=replace(found.evidence, sample_size=size))
-        return found
+        if size < 2 and result.evidence is not None:  # by the range alone
+            return replace(result, evidence=replace(result.evidence, sample_size=size))
+        return result
 
     @on_host
     def worst_case(self, delta: float) -> Bound | None:
@@ -247,11 +247,11 @@ class Account(Charges):
         It is at most the cost of the most costly conceivable record, if that is known.
         """
         gamma = self.accounting.failure_probability or SMALL
-        found = self.estimator(self.each(direction, order), gamma, **self.counted(direction))
+        result = self.estimator(self.each(direction, order), gamma, **self.counted(direction))
         largest = self._known.largest_cost(order) if self._known else None
         if largest is None:
-            return found
-        return replace(found, log_bound=found.log_bound.minimum(largest))
+            return result
+        return replace(result, log_bound=result.log_bound.minimum(largest))
 
     def deltas(self, direction: str, beta: float) -> Deltas:
         """Return every record's own δ as a function of ε."""

@@ -203,10 +203,10 @@ def settle(
         within, rounding = cap(epsilon), rounding_delta(error, epsilon)
         if rounding >= delta and epsilon > 0:
             raise ValueError(why_none(delta, epsilon, error))
-        found = _settle(solve, directions, delta, terms, rounding)
-        epsilon = found.epsilon
+        result = _settle(solve, directions, delta, terms, rounding)
+        epsilon = result.epsilon
         if not error or epsilon <= within:
-            return found
+            return result
 
 
 COARSER = "A larger delta, fewer samples or a guide with a coarser grid (grid=) are covered"

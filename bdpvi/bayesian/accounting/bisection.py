@@ -44,15 +44,15 @@ def bisected(tests: Mapping[str, Test], beta: float) -> tuple[float, dict[str, M
 
     @cache
     def at(index: int) -> dict[str, MeanEstimate] | None:
-        epsilon, found, last = float(EPSILONS[index]), {}, index == len(EPSILONS) - 1
+        epsilon, result, last = float(EPSILONS[index]), {}, index == len(EPSILONS) - 1
         for name, test in tests.items():
             one = test(epsilon, last)
             if one is None:
                 return None
-            found[name] = one
+            result[name] = one
             if not last and not _passes(one, beta):
                 return None
-        return found
+        return result
 
     low, high = -1, len(EPSILONS)
     while high - low > 1:

@@ -221,10 +221,10 @@ class BayesianAccountant:
         if self._ids is None:
             validate.non_negative("epsilon", epsilon)
             return 0.0
-        found = self.account.get_delta(epsilon, near=near)
-        if found < 1:
-            self._relied_on(found)
-        return found
+        result = self.account.get_delta(epsilon, near=near)
+        if result < 1:
+            self._relied_on(result)
+        return result
 
     def state_dict(self) -> dict[str, Any]:
         """Return all charges as tensors, numbers and strings, for ``torch.save``. Secret."""
@@ -298,16 +298,16 @@ class BayesianAccountant:
     def _relied_on(self, delta: float) -> Bound:
         """Return the Bayesian bound, if it is reliable."""
         cost = self.cost(delta)
-        if (found := cost.bayesian) is None:
+        if (result := cost.bayesian) is None:
             raise ValueError(
                 f"norms were recorded on a training path, so there is no Bayesian ε: {cost}; a "
                 "Bayesian ε needs norms that hold at all parameters, scope='static'"
             )
-        if not found.reliable:
+        if not result.reliable:
             raise ValueError(
-                f"{found}; cost() shows it, and an influence= for every draw certifies one"
+                f"{result}; cost() shows it, and an influence= for every draw certifies one"
             )
-        return found
+        return result
 
 
 def _together(one: SampledGaussian, other: SampledGaussian) -> SampledGaussian | None:

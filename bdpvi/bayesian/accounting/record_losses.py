@@ -115,8 +115,8 @@ def losses_of_fit(ledger: Ledger, name: str, *temperatures: float) -> RecordLoss
     Raises:
         ValueError: if the file, which it names, is missing, of another fit or changed.
     """
-    found = ledger.losses.get(name)
-    if found is None or not {*temperatures} <= found.roundings.keys():
+    result = ledger.losses.get(name)
+    if result is None or not {*temperatures} <= result.roundings.keys():
         if ledger.path is None:
             raise ValueError(
                 f"no Bayesian total is known: the costs per record of fit {name} were not kept "
@@ -124,20 +124,20 @@ def losses_of_fit(ledger: Ledger, name: str, *temperatures: float) -> RecordLoss
             )
         file = file_of(ledger.path, name)
         try:
-            found = _read(file.read_bytes(), ledger.id, name)
+            result = _read(file.read_bytes(), ledger.id, name)
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"no Bayesian total is known: {file}, with the costs per record of fit {name}, "
                 f"cannot be used: {validate.why(error)}. Put it back, or load that fit, which "
                 "writes it again"
             ) from error
-        if not {*temperatures} <= found.roundings.keys():
+        if not {*temperatures} <= result.roundings.keys():
             raise ValueError(
                 f"no Bayesian total is known: {file} is an old copy that lacks a temperature of "
                 f"fit {name}. Put the newest one back, or load that fit, which writes it again"
             )
-        ledger.losses[name] = found
-    return found
+        ledger.losses[name] = result
+    return result
 
 
 def tensors_of(panels: tuple[Panel, ...]) -> dict[str, Tensor]:

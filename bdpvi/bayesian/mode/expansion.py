@@ -126,8 +126,8 @@ class Polynomial:
         total = moves.T.clone()
         for k in range(2, max(degree, 2) + 1):
             total += self.gradients[k] @ monomials(moves.T, k)
-        found: Tensor = total.T
-        return found
+        result: Tensor = total.T
+        return result
 
     def bend(self, moves: Tensor, degree: int) -> Tensor:
         """Return F″ at displacements (m, n), packed, (n(n + 1)/2, m)."""

@@ -97,11 +97,27 @@ def _spread(found: Influence) -> Influence:
     return replace(found, spread=wider, share=0.0)
 
 
+def boxes(model: Family, weights: int) -> list[list[int]]:
+    """Return groups of a row's columns that are at most ``limit`` long; none without a bound.
+
+    A category is a group, as its columns are scaled together.
+
+    >>> from bdpvi.models.poisson import BayesianPoissonRegression
+    >>> boxes(BayesianPoissonRegression.bounded(largest=4, levels=((1, 2),)), 5)
+    [[1, 2], [0], [3]]
+    """
+    if not model.intercept or math.isinf(model.longest(weights)):
+        return []
+    grouped = {at for group in model.levels for at in group}
+    alone = [[at] for at in range(weights - 1) if at not in grouped]
+    return [list(group) for group in model.levels] + alone
+
+
 def widest(model: Family, covariance: Tensor) -> float:
     r"""Return Λ with zᵀAz ≤ Λ‖z‖² for the covariance A and every row z that is conceivable.
 
     A row's column c of ones times :attr:`.Family.constant` bounds its others: Σ_{j∈g} z_j² ≤ ρ z_c²
-    for every group g of :meth:`.Family.boxes`, ρ = (limit/constant)². So for every μ ≥ 0
+    for every group g of :func:`boxes`, ρ = (limit/constant)². So for every μ ≥ 0
 
         zᵀAz ≤ zᵀ(A + Σ_g μ_g (ρ e_c e_cᵀ − Σ_{j∈g} e_j e_jᵀ))z ≤ λ_max(…) ‖z‖²
 
@@ -117,7 +133,7 @@ def widest(model: Family, covariance: Tensor) -> float:
 
     top, predictors = float(torch.linalg.eigvalsh(covariance)[-1]), model.loss.predictors
     n = len(covariance) // predictors
-    groups = model.boxes(n) if len(covariance) <= _MANY else []
+    groups = boxes(model, n) if len(covariance) <= _MANY else []
     if not groups or model.limit is None:
         return top
     signs = torch.zeros(len(groups), n, dtype=torch.float64)

@@ -67,8 +67,8 @@ class LogPosterior:
 
     def near(self, point: Tensor, root: Tensor, reach: float) -> Rows:
         """Return the rows that a displacement of at most ``reach`` may carry across the kink."""
-        found: Rows = self.records.sum(_crossing, point, root, reach)
-        return found
+        result: Rows = self.records.sum(_crossing, point, root, reach)
+        return result
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,11 +74,11 @@ def squares(x: Tensor) -> Tensor:
     tensor([4., 6., 9.])
     """
     d, at = len(x), 0
-    found = x.new_empty(d * (d + 1) // 2, *x.shape[1:])
+    result = x.new_empty(d * (d + 1) // 2, *x.shape[1:])
     for a in range(d):
-        torch.mul(x[a:], x[a], out=found[at : at + d - a])
+        torch.mul(x[a:], x[a], out=result[at : at + d - a])
         at += d - a
-    return found
+    return result
 
 
 def taylor_weights(dimension: int, degree: int) -> Tensor:

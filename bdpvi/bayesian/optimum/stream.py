@@ -122,7 +122,7 @@ class Streamed(Optimum):
         counted = wanted is None and guide.noise_scale is not None
         begun = None if job.kept is None else job.kept.begun("remove")
         state = (begun and begun.state()) or _begin(job, counted)
-        found: dict[str, Tensor] = state["found"]
+        result: dict[str, Tensor] = state["found"]
         source = job.point.objective.records
         assert isinstance(source, ModelTable)
         for name, like in _nobody(job).items():
@@ -131,10 +131,10 @@ class Streamed(Optimum):
         def add(ids: Tensor, moves: Moves) -> None:
             some = pairs(expansion, moves, guide, job.most)
             if counted:
-                found["counts"] += on_levels(some.b2.sum(1).cpu())
+                result["counts"] += on_levels(some.b2.sum(1).cpu())
                 return
             for name, more in (("ids", ids), ("r", some.r), ("b2", some.b2)):
-                found[name] = torch.cat([found[name], more.cpu()])
+                result[name] = torch.cat([result[name], more.cpu()])
 
         def add_held() -> None:
             ids, held = state.pop("ids"), Records(*map(state.pop, ("x", "mark", "weight")))
@@ -166,7 +166,7 @@ class Streamed(Optimum):
             if begun is not None:
                 begun.reached(lambda: state)
         add_held()
-        return found
+        return result
 
     def _chosen(self, job: Job, wanted: int | None, block: int, size: int) -> Tensor:
         """Return the rows of a block that are in the panel."""

@@ -100,12 +100,12 @@ class PreparedObjective:
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Return a minimum for each noise multiplier and seed."""
-        found = []
+        result = []
         for setting, seed in zip(settings, seeds, strict=True):
             made = self.plans[setting]
             w = perturbed_minima(made, self.features, self.train.y, Key.of_seed(seed))
-            found.append(Outcome({"w": w.to(self.train.x)}, self._cost(made)))
-        return found
+            result.append(Outcome({"w": w.to(self.train.x)}, self._cost(made)))
+        return result
 
     def _cost(self, made: ObjectivePlan) -> Cost | None:
         return Cost.of(worst_case.epsilon([made.event], self.delta))

@@ -348,8 +348,8 @@ MISSED = (
 
 
 def group_of(cost: bdpvi.Cost) -> Bound:
-    (found,) = cost.groups
-    return found
+    (result,) = cost.groups
+    return result
 
 
 @pytest.mark.usefixtures("closed")

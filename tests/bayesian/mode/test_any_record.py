@@ -28,8 +28,8 @@ def covariance(n: int, seed: int) -> Tensor:
     """Return a covariance with a long weak axis."""
     g = torch.Generator().manual_seed(seed)
     axes = torch.linalg.qr(torch.randn(n, n, generator=g).double())[0]
-    found: Tensor = (axes * torch.logspace(0, -3, n).double()) @ axes.T
-    return found
+    result: Tensor = (axes * torch.logspace(0, -3, n).double()) @ axes.T
+    return result
 
 
 @pytest.mark.parametrize(("model", "predictors"), [(LOGISTIC, 1), (CLASSES, 2)])
@@ -51,8 +51,8 @@ def longest_over_bound(model: Any, predictors: int, seed: int) -> float:
     def length(x: Tensor, v: Tensor) -> Tensor:
         z = torch.cat([within(x, 2.0, [torch.tensor([1, 2, 3])]), torch.full((len(x), 1), 2.0)], 1)
         row = (z[:, :, None] * v[:, None, :]).flatten(1)
-        found: Tensor = ((row @ a) * row).sum(1) / row.square().sum(1)
-        return found
+        result: Tensor = ((row @ a) * row).sum(1) / row.square().sum(1)
+        return result
 
     x = 2 * torch.randn(4000, d, generator=g).sign().double() * torch.rand(4000, 1, generator=g)
     v = torch.nn.functional.normalize(torch.randn(4000, predictors, generator=g).double(), dim=1)
@@ -156,8 +156,8 @@ def test_the_influence_by_hand(added: bool) -> None:
 def curvatures(peak: Peak, point: Tensor) -> Tensor:
     """Return the eigenvalues of F″ at a point, in units of F″ at the mode."""
     away = torch.linalg.solve(peak.root, peak.posterior.at(point).root)
-    found: Tensor = torch.linalg.svdvals(away) ** -2
-    return found
+    result: Tensor = torch.linalg.svdvals(away) ** -2
+    return result
 
 
 def mode(model: Any, data: Dataset) -> Peak:
