@@ -185,7 +185,7 @@ def test_pyros_laplace_guide_is_ours_and_settings_that_do_not_matter_are_refused
     other = bdpvi.fit(MODEL, guide, data, training=Training(steps=60), progress=False)
     assert type(other.guide) is guides.Laplace
     assert torch.equal(whole.parameters["loc"], other.parameters["loc"])
-    for training in (Training(rate=0.2), Training(optim=lambda _: None)):  # type: ignore[arg-type]
+    for training in (Training(rate=0.2), Training(optim=lambda _: None)):
         with pytest.raises(ValueError, match=r"^training: .*found by Newton steps"):
             bdpvi.fit(MODEL, guides.Laplace(MODEL), data, training=training, progress=False)
 
