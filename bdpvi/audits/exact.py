@@ -181,12 +181,12 @@ class _Beside:
         others = [f(other, *public) for other in self.others]
         return _Beside(f(self.rows, *public), others, self.moved)
 
-    def sum(self, f: Callable[..., Any], place: Place, keep: bool) -> Any:
+    def sum(self, f: Callable[..., Any], place: Place) -> Any:
         each = [(x, place.parts(x, y)) for x, y in self.others]
         self.moved.append(
             [float(summed(one, x).norm()) / one.bound / (1 + SLACK) for x, one in each]
         )
-        return f(self.rows, place, keep)
+        return f(self.rows, place)
 
 
 def counts(name: str, data: Dataset, epsilon: float, delta: float) -> Audit:

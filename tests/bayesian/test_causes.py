@@ -84,13 +84,13 @@ def test_typical_records_have_the_same_causes(rounding: float, rest: float) -> N
 
 def test_a_target_that_a_certificate_misses_is_no_budget() -> None:
     fit = fitted()
-    with pytest.raises(BudgetExceededError, match=r"epsilon=0\.6 is missed by the cer") as refused:
-        released(fit, epsilon=0.6)
+    with pytest.raises(BudgetExceededError, match=r"epsilon=0\.3 is missed by the cer") as refused:
+        released(fit, epsilon=0.3)
     assert "budget" not in str(refused.value)
     assert "which comes to Bayesian DP" in str(refused.value)
     assert fit.ledger.entries() == ()
-    made = released(fit, epsilon=0.6, temperature=1e3)  # the remedy
-    assert made.receipt.bound.epsilon == 0.6
+    made = released(fit, epsilon=0.3, temperature=1e3)  # the remedy
+    assert made.receipt.bound.epsilon == 0.3
 
 
 def test_a_budget_that_a_certificate_exceeds_is_one() -> None:
