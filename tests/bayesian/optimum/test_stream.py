@@ -42,6 +42,8 @@ from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.cost import Bound
 
 PRECISION = 1e-5
+WITHIN = 5e-9
+"""Neighbours by passes and by the polynomial agree far better than the precision asks."""
 MODEL = BayesianLogisticRegression(clip=0.5, intercept=True)
 
 
@@ -139,8 +141,8 @@ def test_equals_the_fit_in_memory(
     (panel,), (each,) = found.panels, whole.panels
     if noise_scale is None:
         assert torch.equal(panel.ids, each.ids)
-        torch.testing.assert_close(panel.pairs.r, each.pairs.r, rtol=0, atol=1e-11)
-        torch.testing.assert_close(panel.pairs.b2, each.pairs.b2, rtol=0, atol=1e-11)
+        torch.testing.assert_close(panel.pairs.r, each.pairs.r, rtol=0, atol=WITHIN)
+        torch.testing.assert_close(panel.pairs.b2, each.pairs.b2, rtol=0, atol=WITHIN)
     else:
         same_counts(panel, each)
     assert (found.records, found.feature_names) == (1500, data.feature_names)
@@ -225,8 +227,8 @@ def test_a_random_panel_takes_the_place_of_all_records(
         seen.add(tuple(panel.ids.tolist()))
         assert bool((panel.ids.diff() > 0).all())
         every = whole.panels[0].pairs.select(panel.ids)
-        torch.testing.assert_close(panel.pairs.b2, every.b2, rtol=0, atol=1e-11)
-        torch.testing.assert_close(panel.pairs.r, every.r, rtol=0, atol=1e-11)
+        torch.testing.assert_close(panel.pairs.b2, every.b2, rtol=0, atol=WITHIN)
+        torch.testing.assert_close(panel.pairs.r, every.r, rtol=0, atol=WITHIN)
     assert len(seen) == 4
     assert all(abs(size - 300) < 6 * math.sqrt(300) for size in sizes)
     (panel,) = streamed(path, FullRank, MODEL, Remove(700), noise_scale=0.3).panels
@@ -260,7 +262,7 @@ def test_an_interrupted_run_goes_on_and_ends_alike(
     interruptions, resumed, keys = 0, None, set()
     while resumed is None:
         with monkeypatch.context() as patched:
-            patched.setattr(bars, "silent", Interrupted(40))
+            patched.setattr(bars, "silent", Interrupted(30 + 15 * interruptions))
             try:
                 resumed = streamed(path, noise_scale=noise_scale, checkpoint=folder)
             except KeyboardInterrupt:
@@ -278,7 +280,7 @@ def test_an_interrupted_run_goes_on_and_ends_alike(
     if noise_scale is None:
         every = whole.pairs.select(panel.ids)
         assert abs(len(panel.ids) - 800) < 6 * math.sqrt(800)
-        torch.testing.assert_close(panel.pairs.b2, every.b2, rtol=0, atol=1e-11)
+        torch.testing.assert_close(panel.pairs.b2, every.b2, rtol=0, atol=WITHIN)
     else:
         assert torch.equal(panel.counts, whole.counts)  # type: ignore[arg-type]
         assert torch.equal(panel.ids, whole.ids)
@@ -377,4 +379,4 @@ def test_records_that_are_held_back_share_passes_and_count(
     torch.testing.assert_close(
         found.panels[0].pairs.b2, straight.panels[0].pairs.b2, rtol=1e-9, atol=1e-12
     )
-    assert "held back, pass 1" in passes
+    assert any(description.startswith("held back") for description in passes)
