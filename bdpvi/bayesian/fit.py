@@ -285,17 +285,11 @@ def _placed(
     data: Dataset | BlockData, guide: object, training: Training
 ) -> tuple[Dataset | BlockData, Dataset]:
     """Return the records where they are used, and all of them, or one of a table in blocks."""
-    newton = isinstance(guide, guides.Laplace)
-    if newton and (training.rate != 1 or training.optim is not None):
-        raise ValueError(
-            f"training: rate={training.rate!r} and optim={training.optim!r} do not matter for "
-            "guides.Laplace, which is found by Newton steps on all records; leave both out"
-        )
     if isinstance(data, Dataset):
         moved = data.to(device_of(training.device), training.dtype)
         return moved, moved
     some = Dataset(torch.zeros(1, len(data.feature_names)), torch.zeros(1))
-    if newton:
+    if isinstance(guide, guides.Laplace):
         return data, some
     return data.to(training.dtype), some.to(device_of(training.device), training.dtype)
 
@@ -309,6 +303,11 @@ def _route(
 ) -> Neighbours:
     """Return the route, by default an optimum where there is one."""
     if isinstance(guide, guides.Laplace):
+        if training.rate != 1 or training.optim is not None:
+            raise ValueError(
+                f"training: rate={training.rate!r} and optim={training.optim!r} do not matter for "
+                "guides.Laplace, which is found by Newton steps on all records; leave both out"
+            )
         route = neighbours or Mode()
         if not (isinstance(route, Mode) and Mode.takes(model, guide)):
             raise ValueError(

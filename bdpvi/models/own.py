@@ -4,7 +4,7 @@ The likelihood ℓ(a; y) = −log p(y | a) depends on a record through one linea
 target y. Draws from ``guides.Laplace`` then have a certificate like those of the library's
 regressions, by the same proof (:mod:`bdpvi.bayesian.mode.influence`), if :class:`.LossBound` holds
 at every predictor and target: |ℓ′| ≤ s, 0 ≤ ℓ″ ≤ κ, and |ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″ for k from 3 to 6. The
-first two and k = 3 bound any record; k up to 6 bounds the error of the neighbours' expansions.
+first two and k = 3 and 4 bound any record; k up to 6 bounds the error of neighbours' expansions.
 
 No computation proves this of a program, so it is an assumption, which every receipt names. It is
 tested at public points: random targets within the stated ones, and predictors of every size from

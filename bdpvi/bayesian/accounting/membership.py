@@ -8,7 +8,8 @@ over x from the population:
   best test of P_x against Q_x adds their total variation distance δ_x(0));
 - tests that wrongly accuse a share α of those who are not in the table find at most
   min_ε e^ε α + E δ_x(ε) of those who are, even if their thresholds differ by record: each has
-  TPR_x ≤ e^ε α_x + δ_x(ε), and the mean of α_x is α;
+  TPR_x ≤ e^ε α_x + δ_x(ε), and the mean of α_x is α. The law with x is the data's where x is
+  removed, and the neighbour's where it is added: the order of the two matters here;
 - of no conceivable record is a guess right more often than (1 + R(0))/2, R the range of δ_x.
 
 The means are bounded by :func:`~bdpvi.bayesian.accounting.betting.betting` on [0, R(ε)], at fixed
@@ -25,6 +26,7 @@ from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.answer import estimate
 from bdpvi.bayesian.accounting.betting import betting
 from bdpvi.privacy.event import WITH
+from bdpvi.privacy.rounding import rounding_delta
 
 _EPSILONS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6)
 """Every ε at which a mean is bounded."""
@@ -101,23 +103,22 @@ def told_apart(accounts: Sequence[Account]) -> Membership:
                 "membership needs a bound on the cost of any conceivable record, as draws from "
                 "guides.Laplace of a bounded regression have, and the conversion 'hockey-stick'"
             )
-    means, most = dict.fromkeys(_EPSILONS, 0.0), 0.0
+    means, most, tests = dict.fromkeys(_EPSILONS, 0.0), 0.0, 0
     for account in accounts:
         for name in account.directions:
-            if not name.endswith(WITH):
-                continue  # the other order has the same total variation distance
+            if name.startswith("remove") != name.endswith(WITH):
+                continue  # the law without x comes first
             deltas = account.deltas(name, 1e-5)
             assert deltas.bound is not None
-            most = max(most, deltas.bound(0.0) + account.rounding)
+            most = max(most, deltas.bound(0.0) + rounding_delta(account.rounding, 0.0))
             for epsilon in _EPSILONS:
                 found = estimate(deltas, epsilon, betting, _GAMMA)
-                rounding = (1 + math.exp(epsilon)) * account.rounding
-                means[epsilon] = max(means[epsilon], float(found.log_bound.exp()) + rounding)
+                mean = float(found.log_bound.exp()) + rounding_delta(account.rounding, epsilon)
+                means[epsilon], tests = max(means[epsilon], mean), tests + 1
     rates = tuple(
         (rate, min(1.0, *(math.exp(e) * rate + mean for e, mean in means.items())))
         for rate in _RATES
     )
-    tests = len(_EPSILONS) * sum(len(account.directions) for account in accounts)
     own = any(name.startswith("remove") for account in accounts for name in account.directions)
     average, anyone = (min(1.0, (1 + delta) / 2) for delta in (means[0.0], most))
     return Membership(average, anyone, rates, tests * _GAMMA, own)

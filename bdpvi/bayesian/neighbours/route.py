@@ -130,6 +130,12 @@ def _sample(data: Dataset, records: int | None, seed: int) -> Dataset:
     return data.select(chosen.sort().values.to(data.x.device))
 
 
+def check_rate(problem: Problem) -> None:
+    """Refuse a sampling rate below 1 where the fit is an optimum for all records."""
+    if problem.plan.rate != 1:
+        raise ValueError(f"rate={problem.plan.rate} must be 1: the optimum is for all records")
+
+
 class Neighbours:
     """A route: fits the guide and computes how far single records move the posterior."""
 

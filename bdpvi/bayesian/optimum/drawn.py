@@ -32,7 +32,7 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated
-from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours
+from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours, check_rate
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.bayesian.optimum.sensitivity import largest, room
 from bdpvi.guides.full_rank import FullRank
@@ -82,7 +82,7 @@ class FixedDraws(Neighbours):
         """Fit the guide, then bound every neighbour's distance.
 
         Raises:
-            ValueError: if the model or the guide is another one.
+            ValueError: if the model or the guide is another one, or the rate is not 1.
             FloatingPointError: if the fit is not proven to be near enough to the optimum.
         """
         model, guide, data = problem.model, problem.guide, problem.data
@@ -92,6 +92,7 @@ class FixedDraws(Neighbours):
                 f"FullRank or MeanField guide that has a noise_scale, got {model!r:.80} with "
                 f"{type(guide).__name__}; use Coupled()"
             )
+        check_rate(problem)
         assert isinstance(model, BayesianMultinomialRegression)
         assert isinstance(guide, GaussianGuide)
         with isolated(data.x):

@@ -278,9 +278,11 @@ class Expansion:
 
             return falls, some.newton(self.inverse, sign)
 
-        z, size = settle(problem, z, enough, 0)
-        _, left, far = self._series(z, allowed)
-        size = size + left + torch.where(far, 0, self._own_left(z, own))
+        z, _ = settle(problem, z, enough, 0)
+        # The series are as long as the farthest column needs: one evaluation gives both numbers.
+        data, left, far = self.exact(z, allowed)
+        size = norms(self.fixed @ z - data - self._rest(z, own, sign, far)) + left
+        size = size + torch.where(far, 0, self._own_left(z, own))
         moves = self._certified(z, size, own)
         return replace(moves, error=torch.minimum(moves.error, self._by_prior(z, size)))
 
@@ -360,16 +362,6 @@ class Expansion:
             bound += self.sizes[n] * terms[n]
         return bound
 
-    def _series(self, z: Tensor, allowed: Tensor | float) -> tuple[int, Tensor, Tensor]:
-        """Return the degree of :meth:`exact`, its error and ``far``, without a pass."""
-        a, s = self._farthest(z)
-        for degree in range(5, NUMERICS.series + 1, 2):
-            left = left_out_of_sums(heat(a, s, degree + 1), s, degree, *self.totals)
-            far = ~(left <= allowed * norms(z)) & (s < 0.5)
-            if not bool(far.any()):
-                break
-        return degree, torch.where(far, 0, left), far
-
     def exact(
         self, z: Tensor, allowed: Tensor | float = NUMERICS.settled
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -378,9 +370,14 @@ class Expansion:
         The series are long enough for an error ``allowed``, relative to the displacement. If none
         is, and s < ½, the integrals are computed by quadrature, and ``far`` is true.
         """
-        degree, left, far = self._series(z, allowed)
+        a, s = self._farthest(z)
+        for degree in range(5, NUMERICS.series + 1, 2):
+            left = left_out_of_sums(heat(a, s, degree + 1), s, degree, *self.totals)
+            far = ~(left <= allowed * norms(z)) & (s < 0.5)
+            if not bool(far.any()):
+                break
         columns = far.nonzero()[:, 0]
         rows = max(64, NUMERICS.cells // 4 // max(1, z.shape[1]))
         sums = each(lambda block: (block.added(z, degree, columns),), self._blocks(rows))
         (added,) = total(sums)
-        return added, left, far
+        return added, torch.where(far, 0, left), far

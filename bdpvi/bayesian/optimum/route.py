@@ -28,7 +28,13 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.fingerprint import identity
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated
-from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours
+from bdpvi.bayesian.neighbours.route import (
+    Add,
+    Neighbours,
+    Remove,
+    TrainedNeighbours,
+    check_rate,
+)
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.bayesian.optimum.displacements import Moves
 from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, Source, start
@@ -342,7 +348,6 @@ def _checked(problem: Problem) -> tuple[Family, str]:
     """Return the model and the name of the guide's scale parameter, if this route supports them."""
     scale, model = scale_name(problem.model, problem.guide), smooth(problem.model)
     assert model is not None
-    if problem.plan.rate != 1:
-        raise ValueError(f"rate={problem.plan.rate} must be 1: the optimum is for all records")
+    check_rate(problem)
     model.check(problem.data)
     return model, scale

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
@@ -19,7 +20,7 @@ from bdpvi.bayesian.accounting.membership import told_apart
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.bayesian.neighbours.route import Add
-from bdpvi.privacy import Charge
+from bdpvi.privacy import Charge, Influence
 from bdpvi.privacy.cost import Bound, Kind
 
 RECORDS = 20_000
@@ -43,6 +44,28 @@ def test_of_equal_covariances_it_is_the_best_test_of_two_normal_laws(
         assert best <= true
         assert true <= 1.25 * best or least < 0.2
     assert not found.own
+
+
+@pytest.mark.parametrize("kind", ["remove", "add"])
+@pytest.mark.parametrize("precision", [0.5, 2.0])
+def test_members_are_found_by_the_law_with_the_record(kind: str, precision: float) -> None:
+    """N(0, 1) against N(b, 1/k): the orders differ at few wrongly accused."""
+    shift, n = 0.1, 4000
+    r, b2 = torch.full((n, 1), precision).double(), torch.full((n, 1), precision * shift**2)
+    span = math.log(precision) if precision > 1 else -math.log(precision)
+    bound = Influence(added=kind == "add", columns=1, shift=shift, spread=span, share=0.0)
+    panel = Panel(kind, torch.arange(n), GaussianPairs(r, b2.double()), influence=bound)
+    found = told_apart([Account([PosteriorDraws((panel,))])])
+    x = np.linspace(-12, 12, 2_000_001)
+    data, neighbour = norm.pdf(x), norm.pdf(x, shift, precision**-0.5)
+    member, outsider = (data, neighbour) if kind == "remove" else (neighbour, data)
+    likely = np.argsort(outsider / member)
+    false, true = (np.cumsum(law[likely]) * (x[1] - x[0]) for law in (outsider, member))
+    for rate, most in found.found:
+        best = np.interp(rate, false, true)
+        assert best <= most <= 1.6 * best
+    distance = np.abs(member - outsider).sum() * (x[1] - x[0]) / 2
+    assert (1 + distance) / 2 <= found.accuracy <= found.anyone
 
 
 def test_of_a_fit_it_is_what_the_best_attack_reaches() -> None:

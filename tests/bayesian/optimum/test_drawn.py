@@ -172,6 +172,14 @@ def test_other_models_and_guides_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"FixedDraws\(\) is for .* use Coupled\(\)"):
             fitted(model, guide)
+    with pytest.raises(ValueError, match=r"rate=0\.5 must be 1: the optimum is for all records"):
+        bdpvi.fit(
+            MODEL,
+            MeanField(MODEL, noise_scale=0.1),
+            table(9),
+            training=bdpvi.Training(rate=0.5),
+            progress=False,
+        )
 
 
 def test_a_search_that_does_not_arrive_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
