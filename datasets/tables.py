@@ -89,7 +89,9 @@ def from_frame(
     if isinstance(seed, int):
         return experiment(shuffled(data, test_fraction, seed))
     if coins is None:
-        coins = torch.from_numpy((seed or Key.fresh()).coins(len(frame)))
+        secret = seed or Key.fresh()
+        split = by_coins(data, torch.from_numpy(secret.coins(len(frame))), test_fraction)
+        return experiment(split) if secret.experiment else split
     return by_coins(data, coins, test_fraction)
 
 

@@ -17,6 +17,7 @@ from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.split import first_rows, folds
 from bdpvi.datasets.table import Table
+from bdpvi.noise.keys import Key
 from bdpvi.privacy.assumptions import Assumption
 from bdpvi.releases.basis import assumptions_of
 
@@ -241,6 +242,17 @@ def test_what_is_published_does_not_say_how_many_rows_there_are() -> None:
     assert notes(frame, **public) == notes(fewer, **public)
     written = json.dumps([{**n, "encoding": n["encoding"]["source"]} for n in notes(frame)])
     assert written == json.dumps([{**n, "encoding": n["encoding"]["source"]} for n in notes(fewer)])
+
+
+@pytest.mark.parametrize("unit", [None, "who"])
+@pytest.mark.parametrize("key", [Key.of_seed(3), Key.of_int(3), None])
+def test_a_split_by_the_key_of_a_seed_is_an_experiment(unit: str | None, key: Key | None) -> None:
+    frame = pd.concat([TABLE] * 20, ignore_index=True)
+    people = {} if unit is None else {"unit": unit, "rows_per_unit": 1}
+    frame = frame if unit is None else frame.assign(who=range(len(frame)))
+    split = from_frame(frame, "sick", seed=key, **people)
+    seeded = key is not None and key.experiment
+    assert (Assumption.SEEDED_EXPERIMENT in assumptions_of(split.train.preprocessing, ())) == seeded
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, float("nan")])
