@@ -44,29 +44,30 @@ class Membership:
     Attributes:
         accuracy: how often the best guess is right at even odds, as a mean over the population.
         anyone: the same for any conceivable record.
-        found: for false-positive rates of 1 % and 0.1 %, the largest true-positive rate, as a mean.
+        rates: for false-positive rates of 1 % and 0.1 %, the largest true-positive rate, as a mean.
         failure_probability: of all means together.
         own: whether the table's own records stand for fresh ones, which duplicates violate.
     """
 
     accuracy: float
     anyone: float
-    found: tuple[tuple[float, float], ...]
+    rates: tuple[tuple[float, float], ...]
     failure_probability: float
     own: bool = True
 
     def __str__(self) -> str:
         shares = " and ".join(
-            f"{_above(false)} in 100 outsiders finds at most {_above(true)} in 100 members"
-            for false, true in self.found
+            f"at most {_above(true)} in 100 members while wrongly accusing {_above(false)} in 100 "
+            "outsiders"
+            for false, true in self.rates
         )
         stand = ", if the table's own records can serve as fresh ones" * self.own
         return (
             "Somebody who knows everything about a person, all other records and how this was "
             "computed, and for whom it is an even bet whether the person is in the table, guesses "
             f"right after seeing what was released in at most {_above(self.accuracy)} of 100 "
-            f"cases, as an average over people like those in this population{stand}; of no person "
-            f"whatever in more than {_above(self.anyone)}. An attacker who wrongly accuses "
+            f"cases, as an average over people like those in this population{stand}; for no "
+            f"person whatever in more than {_above(self.anyone)}. An attacker finds "
             f"{shares}. This is for this table and one record a person. It was read from the "
             "records and is the owner's"
         )

@@ -39,7 +39,7 @@ def test_of_equal_covariances_it_is_the_best_test_of_two_normal_laws(
     right = norm.cdf(mu / 2).mean()
     assert right * (1 - 1e-9) <= found.accuracy <= right * (1 + excess)
     assert found.anyone == pytest.approx(norm.cdf(0.1 * math.sqrt(draws)), rel=1e-9)
-    for false, true in found.found:  # a threshold for each record that accuses as many outsiders
+    for false, true in found.rates:  # a threshold for each record that accuses as many outsiders
         best = norm.sf(norm.isf(false) - mu).mean()
         assert best <= true
         assert true <= 1.25 * best or least < 0.2
@@ -61,7 +61,7 @@ def test_members_are_found_by_the_law_with_the_record(kind: str, precision: floa
     member, outsider = (data, neighbour) if kind == "remove" else (neighbour, data)
     likely = np.argsort(outsider / member)
     false, true = (np.cumsum(law[likely]) * (x[1] - x[0]) for law in (outsider, member))
-    for rate, most in found.found:
+    for rate, most in found.rates:
         best = np.interp(rate, false, true)
         assert best <= most <= 1.6 * best
     distance = np.abs(member - outsider).sum() * (x[1] - x[0]) / 2
@@ -94,7 +94,7 @@ def test_of_a_fit_it_is_what_the_best_attack_reaches() -> None:
     assert float(attack.mean()) - 3 * error <= found.accuracy
     assert found.accuracy - 0.5 <= 2 * (float(attack.mean()) - 0.5) + 3 * error
     assert float(attack.max()) - 0.015 <= found.anyone
-    assert "of no person whatever" in str(found)
+    assert "for no person whatever in more than" in str(found)
 
 
 def test_it_is_refused_without_a_range_and_without_draws() -> None:
