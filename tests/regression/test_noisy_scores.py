@@ -23,8 +23,9 @@ from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.regression import score_release as noisy_scores
 from bdpvi.regression.score_posterior import NormalPrior, Round, closed_form, combined, sampled
 from bdpvi.regression.score_release import Measured, ScorePlan, measure
-from bdpvi.regression.score_rounds import SLACK, noisy, summed
+from bdpvi.regression.score_rounds import noisy, summed
 from bdpvi.regression.score_start import Joined
+from bdpvi.releases.exact_sums import SLACK
 
 FAMILIES: dict[str, ScoreParts] = {
     "logistic": LogisticScores(),
