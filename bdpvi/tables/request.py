@@ -12,6 +12,7 @@ from bdpvi._ground.types import Machine as Machine
 from bdpvi._ground.types import Unit as Unit
 
 if TYPE_CHECKING:  # so that a command's help is quick
+    from bdpvi.bayesian.gated.route import PosteriorDraws
     from bdpvi.bayesian.guarantees import Guarantee
     from bdpvi.datasets.encoding import Encoding
     from bdpvi.datasets.formats import FileFormat
@@ -145,7 +146,8 @@ class Request:
             and model. 0.1 is strong, 1 is usual, above 3 is weak.
         delta: δ of the same.
         draws: Number of posterior samples. With a model or for intervals it has no price, and 1
-            means 1,000.
+            means 1,000. Or :class:`bdpvi.PosteriorDraws`, for draws of the posterior itself with a
+            worst case, which a table that is too flat is refused.
         model: A regression for numbers, counts or classes instead of yes and no. Rows with another
             kind of target are left out, independently of each other. Linear and Poisson regression
             use :class:`bdpvi.regression.NoisyScores`; others, and any with an exposure,
@@ -166,13 +168,18 @@ class Request:
     positive: object = None
     epsilon: float
     delta: float = 1e-5
-    draws: int = 1
+    draws: int | PosteriorDraws = 1
     model: OfNumbers | OfClasses | None = None
     intervals: bool = False
     guarantee: Guarantee | None = None
     public: Public = field(default_factory=Public)
     unit: Unit | None = None
     name: str = ""
+
+    @property
+    def number(self) -> int:
+        """The number of posterior samples."""
+        return self.draws if isinstance(self.draws, int) else self.draws.draws
 
     @property
     def person(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from bdpvi._ground import validate
+from bdpvi._ground.host import HOST
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import TooFewRecordsError
 from bdpvi.bayesian.gated.coordinates import Coordinates, norm
@@ -141,7 +143,7 @@ class PosteriorDraws:
     rows: float | None = None
     draws: int = 1
     temperature: float = 1.0
-    whiten: Tensor | None = None
+    whiten: Sequence[Sequence[float]] | Tensor | None = None
     curvature: float = 0.06
     counted: bool = False
 
@@ -151,13 +153,15 @@ class PosteriorDraws:
         validate.positive_int("draws", self.draws)
         validate.positive("temperature", self.temperature)
         validate.positive("curvature", self.curvature)
-        if (a := self.whiten) is not None:
+        if self.whiten is not None:
+            a = torch.as_tensor(self.whiten, dtype=torch.float64, device=HOST)
             regular = a.ndim == 2 and bool(a.isfinite().all())
-            if not regular or int(torch.linalg.matrix_rank(a.double())) < len(a):
+            if not regular or int(torch.linalg.matrix_rank(a)) < len(a):
                 raise ValueError(
                     f"whiten must be finite, of shape (k, d), with independent rows, got shape "
                     f"{tuple(a.shape)}; None releases coordinates with noise"
                 )
+            object.__setattr__(self, "whiten", tuple(map(tuple, a.tolist())))
 
     def suited(self, model: Model, data: Data, guide: object) -> PosteriorDraws:
         """Return the route.
@@ -180,10 +184,8 @@ class PosteriorDraws:
         columns = len(data.feature_names)
         if not columns:
             raise ValueError("x has no columns: a prediction needs at least one")
-        if self.whiten is not None and self.whiten.shape[1] != columns:
-            raise ValueError(
-                f"whiten has {self.whiten.shape[1]} columns, and x has {columns}: it must be (k, d)"
-            )
+        if self.whiten is not None and (given := len(self.whiten[0])) != columns:
+            raise ValueError(f"whiten has {given} columns, and x has {columns}: it must be (k, d)")
         return self
 
     @property
@@ -288,7 +290,8 @@ class PosteriorDraws:
         self, records: Records[tuple[Tensor, Tensor]], plan: GatedPlan, key: Key
     ) -> Coordinates:
         if self.whiten is not None:
-            return Coordinates(self.whiten.double().cpu(), torch.zeros(plan.columns).double())
+            matrix = torch.tensor(self.whiten, dtype=torch.float64, device=HOST)
+            return Coordinates(matrix, matrix.new_zeros(plan.columns))
         return Coordinates.released(records, plan.columns, plan.multiplier, key.child("moments"))
 
 
