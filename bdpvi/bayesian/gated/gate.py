@@ -56,12 +56,12 @@ LEAST = 4
 SURE = 1 - 2e-3
 MOST = 10_000
 """The largest M that counts."""
-_ORDERS = torch.logspace(-1, 4.5, 161, dtype=torch.float64, device="cpu")
+_ORDERS = torch.logspace(-1, 4.5, 111, dtype=torch.float64, device="cpu")
 _POINTS = 160
 """Values of ε at which the gate is held against its price: 0.5 % of ε more than with many."""
 _SLOPE = 13.0
 """Chances begin this many 1/μ before the cell from which on draws alone are within the price."""
-_HALVINGS = 30
+_HALVINGS = 21
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Shape:
         """Return how far any record moves the posterior of a table with M ≥ ``curvature``.
 
         >>> round(Shape(6, 0.3).influence(100.0, added=True).shift, 4)
-        0.055
+        0.0551
         """
         pull = math.sqrt(self.ratio / curvature)
         found = of_any_record(
@@ -147,7 +147,7 @@ def chances(shape: Shape, distance: float, spare: float) -> Gate:
     True
     """
     price = _Price(shape, distance, spare)
-    alone = _first(lambda cell: price.alike(price.of(cell), 1.0))
+    alone = _first(lambda cell: price.alone(price.of(cell)) == 1)
     if alone is None:
         return Gate(MOST + 1, (1.0,))
     first = max(LEAST, alone - math.ceil(_SLOPE / distance))
@@ -155,11 +155,10 @@ def chances(shape: Shape, distance: float, spare: float) -> Gate:
     while last < 1 and first + len(made) <= MOST:
         cell, before = first + len(made), here
         here = price.of(cell)
-        if cell == LEAST:  # no table is below
-            fits = partial(price.alike, here)
-        else:
-            fits = partial(price.rises, before, here, last)
-        last = _largest(fits, last)
+        most = price.alone(here)
+        if cell > LEAST:  # else no table is below
+            most = _largest(partial(price.rises, before, here, last), last, most)
+        last = most
         made.append(last)
     return Gate(first, tuple(made))
 
@@ -180,14 +179,14 @@ class _Price:
         """Return the draws' ln δ(0) by order."""
         return self.shape.log_deltas(cell)
 
-    def alike(self, draws: Array, p: float) -> bool:
-        """Return whether pairs in one cell stay below the price."""
-        return self.keeps(draws, p, p)
+    def alone(self, draws: Array) -> float:
+        """Return the largest chance at which pairs in one cell stay below the price."""
+        logs = np.minimum((draws + self.lines).min(1), 0.0)
+        return math.exp(min(float((np.log(self.most) - logs).min()), 0.0))
 
     def rises(self, before: Array, here: Array, last: float, p: float) -> bool:
-        """Return whether all pairs in a cell, and of it and the cell below, stay below."""
-        pairs = (here, p, p), (here, p, last), (before, last, p)
-        return all(self.keeps(*pair) for pair in pairs)
+        """Return whether pairs of a cell and the one below stay below the price."""
+        return self.keeps(here, p, last) and self.keeps(before, last, p)
 
     def keeps(self, draws: Array, p: float, other: float) -> bool:
         """Return whether a pair with these chances stays below the price, at every ε."""
@@ -198,11 +197,10 @@ class _Price:
         return bool((p * np.exp(np.minimum(logs, 0.0)) + refused <= self.most).all())
 
 
-def _largest(fits: Callable[[float], bool], least: float) -> float:
-    """Return the largest p in [least, 1] that fits, below by at most 1e-9 of it."""
-    if fits(1.0):
-        return 1.0
-    low, high = least, 1.0
+def _largest(fits: Callable[[float], bool], low: float, high: float) -> float:
+    """Return the largest p between two that fits, as the first does, less by at most 1e-6 of it."""
+    if fits(high):
+        return high
     for _ in range(_HALVINGS):
         middle = (low + high) / 2 if low > 0.01 else math.sqrt(max(low, 1e-12) * high)
         low, high = (middle, high) if fits(middle) else (low, middle)

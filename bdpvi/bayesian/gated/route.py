@@ -214,20 +214,69 @@ class PosteriorDraws:
         variance = largest_variance(left.epsilon, left.delta - spare) - left.variance
         if not variance > 0:
             raise ArithmeticError
+        made = self._settings(features, variance**-0.5, spare, model.intercept_mean)
+        if made.chance < _LIKELY:
+            raise TooFewRecordsError(self._unlikely(features, left))
+        return made
+
+    def _settings(
+        self, features: int, noise: float, spare: float, centre: float = 0.0
+    ) -> GatedPlan:
         size = None if self.rows is None else self.curvature * self.rows / (features + 2.5)
-        made = GatedPlan(
+        return GatedPlan(
             columns=features,
             draws=self.draws,
             temperature=self.temperature,
-            noise=variance**-0.5,
+            noise=noise,
             share=SHARE if self.whiten is None else 0.0,
             spare=spare,
             curvature=None if size is None else max(size, LEAST),
-            centre=model.intercept_mean,
+            centre=centre,
         )
-        if made.chance < _LIKELY:
-            raise TooFewRecordsError(_unlikely(made, left))
-        return made
+
+    def needed(
+        self, columns: int, *, delta: float = 1e-5, chance: float = 0.95, variance: float = 0.0
+    ) -> float:
+        """Return the least ε at which a table is released with a chance, by public numbers.
+
+        M is taken to be curvature · rows/(d + 2.5); a real table's may be half or twice that.
+
+        Args:
+            columns: d.
+            delta: δ.
+            chance: the chance.
+            variance: μ² of what was spent before.
+
+        Returns:
+            ε, at most 2 % more than needed; +inf if none up to that of μ = 10 is enough.
+
+        >>> round(PosteriorDraws(rows=1e4).needed(5), 1)
+        0.7
+        """
+
+        def suffices(noise: float) -> bool:
+            return self._settings(columns, noise, SPARE * delta).chance >= chance
+
+        low = 0.1
+        if not suffices(low):
+            return math.inf
+        while suffices(2 * low):  # gates with little noise take least time
+            low *= 2
+        high = 2 * low
+        while high > 1.01 * low:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if suffices(middle) else (low, middle)
+        return gaussian_epsilon(low**-2 + variance, delta * (1 - SPARE))
+
+    def _unlikely(self, columns: int, left: Allowance) -> str:
+        """Return why a table of this size is not charged, and the ε that would do."""
+        needed = self.needed(columns, delta=left.delta, chance=_LIKELY, variance=left.variance)
+        return (
+            f"epsilon={left.epsilon:g}: a table of this size would be refused more often than "
+            f"not, at the same price. ε = {1.02 * needed:.2g} would do; fewer draws, fewer "
+            "columns, a higher temperature or more records need less, and ObjectivePerturbation() "
+            "takes any. Nothing was charged for it"
+        )
 
     def predicting(self, model: Model, plan: GatedPlan) -> BayesianLogisticRegression:
         """Return the model without weights, with the limit at which features were clipped."""
@@ -338,31 +387,3 @@ def _factor(peak: Peak) -> Tensor:
     """Return the Cholesky factor of the covariance."""
     factor: Tensor = torch.linalg.cholesky(peak.root @ peak.root.T)
     return factor
-
-
-def _unlikely(plan: GatedPlan, left: Allowance) -> str:
-    """Return why a table of this size is not charged, and the ε that would do."""
-    assert plan.curvature is not None
-    needed = least_noise(plan)
-    would = "no ε up to 50 would do"
-    if needed is not None:
-        whole = needed**-2 + left.variance
-        would = f"ε = {1.02 * gaussian_epsilon(whole, left.delta - plan.spare):.2g} would do"
-    return (
-        f"epsilon={left.epsilon:g}: a table of this size would be refused more often than not, at "
-        f"the same price. {would}; fewer draws, fewer columns, a higher temperature or more "
-        "records need less, and ObjectivePerturbation() takes any. Nothing was charged for it"
-    )
-
-
-def least_noise(plan: GatedPlan, chance: float = _LIKELY) -> float | None:
-    """Return the largest noise multiplier at which the planned table has a chance; None if none."""
-    low, high = 0.1, plan.noise
-    if replace(plan, noise=low).chance < chance:
-        return None
-    while high > 1.01 * low:
-        middle = math.sqrt(low * high)
-        low, high = (
-            (middle, high) if replace(plan, noise=middle).chance >= chance else (low, middle)
-        )
-    return low
