@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 import torch
 
 from bdpvi.bayesian.gated.coordinates import Coordinates, _moments, norm
@@ -34,20 +35,23 @@ def test_a_record_adds_a_vector_of_at_most_the_bound() -> None:
         assert alone > 0.999 * min(norm(3), float(np.linalg.norm(z[row]))) ** 2
 
 
-def test_the_noise_is_that_of_the_price() -> None:
+def test_the_noise_is_that_of_the_price(monkeypatch: pytest.MonkeyPatch) -> None:
     """With no records, moments are noise: s on the diagonal, s/√2 beside it, over 2,000 releases.
 
     The mean of 2,000 squares has a standard error of 3.2 %.
     """
     nothing, _ = _table(0)
-    parts, multiplier, seen = Held((nothing, nothing[:, 0])), 3.0, []
-    keep = Coordinates.of
-    try:
-        Coordinates.of = lambda moments, s: seen.append(moments)  # type: ignore[assignment, method-assign, return-value, func-returns-value]
-        for seed in range(2000):
-            Coordinates.released(parts, 3, multiplier, Key.of_seed(seed))
-    finally:
-        Coordinates.of = keep  # type: ignore[method-assign]
+    parts, multiplier, seen = Held((nothing, nothing[:, 0])), 3.0, list[torch.Tensor]()
+
+    def of(moments: torch.Tensor, deviation: float) -> Coordinates:
+        assert deviation == pytest.approx(multiplier * norm(3) ** 2, rel=1e-5)
+        assert deviation >= multiplier * norm(3) ** 2
+        seen.append(moments)
+        return Coordinates(torch.eye(3), torch.zeros(3))
+
+    monkeypatch.setattr(Coordinates, "of", of)
+    for seed in range(2000):
+        Coordinates.released(parts, 3, multiplier, Key.of_seed(seed))
     squares = torch.stack(seen).square().mean(0) / (multiplier * norm(3) ** 2) ** 2
     assert bool(torch.equal(squares, squares.T))
     assert abs(float(squares.diagonal().mean()) - 1) < 0.06

@@ -104,6 +104,12 @@ def test_no_record_moves_the_gaussian_further_than_its_price_says(added: bool) -
         pair = [mode(z[:-1], y[:-1], count[:-1]), mode(z, y, count)]
         (m, h), (new, bend) = pair if added else pair[::-1]
         bound = ONE.influence(least(h), added=added)
+        h_c, share = 1 / least(h), 0.25 / least(h)  # hc and a
+        pull = math.sqrt(C / (B * least(h))) / (1 if added else 1 - share)
+        h_c /= 1 if added else 1 - share
+        assert bound.shift == pytest.approx(-math.log1p(-h_c) / h_c * pull, rel=1e-3)
+        assert bound.spread == pytest.approx(-math.log1p(-h_c), rel=1e-3)
+        assert bound.share == share
         moved = math.sqrt((new - m) @ h @ (new - m))
         root = np.linalg.inv(np.linalg.cholesky(h)).T
         sizes = np.linalg.eigvalsh(root.T @ bend @ root)

@@ -14,6 +14,7 @@ import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Ledger, PosteriorDraws, TooFewRecordsError
 from bdpvi.bayesian.gated import route as gated
 from bdpvi.datasets.dataset import BlockData, People
+from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
@@ -69,6 +70,21 @@ def test_samples_vary_as_the_posterior_does() -> None:
     ratio = torch.linalg.eigvals(torch.cov(made.samples.T) @ torch.linalg.inv(usual)).real
     assert float(ratio.min()) > 0.6
     assert float(ratio.max()) < 1.5
+
+
+def test_the_least_curvature_is_that_of_the_posterior_and_never_above() -> None:
+    made = gated.Coordinates(2 * torch.eye(3).double()[:2], torch.full((3,), 0.1).double())
+    held = Held((DATA.x[:500], DATA.y[:500]))
+    peak = gated._mode(held, made, 500, 0.0)
+    u = 2 * (DATA.x[:500].clamp(-2, 2) - 0.1)[:, :2].numpy()
+    u = u * np.minimum(1, 1.25 * 2**0.5 / np.linalg.norm(u, axis=1))[:, None]
+    z = np.c_[u, np.full(500, 2.0)]
+    c, b = 6**0.5 / 2, (2 * 1.25**2 + 4) ** 0.5
+    p = 1 / (1 + np.exp(-z @ peak.point.numpy()))
+    weight = np.minimum(1, c / np.linalg.norm(z, axis=1)) * p * (1 - p)
+    least = np.linalg.eigvalsh((z.T * weight) @ z + 4 * c * b * np.eye(3))[0] / (c * b)
+    found = gated.curvature(peak, made)
+    assert 0.997 * least < found < 0.999 * least
 
 
 def test_blocks_have_the_same_draws_and_a_work_repeats_its_own() -> None:
