@@ -124,7 +124,7 @@ def charged_at(price: PerturbedObjective, epsilon: float) -> float:
     st.floats(-25, -0.5),
     st.lists(st.floats(-6, 6), min_size=1, max_size=4),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_no_minimum_of_any_plan_is_above_the_charge(
     rows: float, asked: tuple[float, float], start: float, turns: list[float]
 ) -> None:

@@ -174,6 +174,7 @@ def test_exact_constants_are_asked_for_and_named_everywhere(
     assert Assumption.CONSTANTS_FROM_TABLE in release.receipt.bound.assumptions
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_bayesian_guarantee_needs_public_constants(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from accounts import Accountant, bayes, evidence_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 from torch import Tensor
@@ -42,6 +42,7 @@ def same(one: MeanEstimate, other: MeanEstimate) -> None:
             assert value == expected
 
 
+@settings(max_examples=30)
 @given(size=st.integers(3, 60), records=st.sampled_from([1, 2, 30]), seed=st.integers(0, 9999))
 def test_counts_are_records_that_are_repeated(size: int, records: int, seed: int) -> None:
     values, counts, whole = sample(size, records, seed)
