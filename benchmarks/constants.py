@@ -37,7 +37,7 @@ from bdpvi.tables import Public, Request
 from bdpvi.tables.encoded import encode, rows_of, unpaid
 from bdpvi.tables.metrics import auc, log_score
 from bdpvi.tables.rows import Encoded, Rows
-from bdpvi.tables.scores import _solved
+from bdpvi.tables.scores import _simulate_minima
 from bdpvi.tables.setup import LIMIT, setup
 from bdpvi.tables.validation import purchase
 from bdpvi.tables.work import Work
@@ -76,7 +76,7 @@ def scored(
         for p in (train, test)
     ]
     work = Work(asked, data=parts[0])
-    drawn = _solved(work, model, parts[0], found, key)
+    drawn = _simulate_minima(work, model, parts[0], found, key)
     chance = predictive_means(model, {"w": drawn}, parts[1].x).mean(0)
     return float(auc(chance, parts[1].y)), float(log_score(chance, parts[1].y))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.bayesian.accounting.answer import COARSER, sampled, why_none
+from bdpvi.bayesian.accounting.answer import COARSER, sampling_assumptions, why_none
 from bdpvi.bayesian.accounting.losses import Deltas
 from bdpvi.bayesian.accounting.quantiles import certified_rank
 from bdpvi.privacy.conversions import EPSILONS
@@ -94,7 +94,7 @@ def typical(account: Account, delta: float) -> Bound:
         by="order statistics",
         relation=relation_of(kinds),
         unit=f"one {account.unit}",
-        assumptions=(*sampled(account.directions), *account.assumptions),
+        assumptions=(*sampling_assumptions(account.directions), *account.assumptions),
         rounding=rounding_delta(account.rounding, epsilon),
         share=share,
         confidence=1 - DOUBT,

@@ -71,12 +71,12 @@ def test_levels_are_the_next_of_a_public_grid(exponent: float, near: int) -> Non
     counts = on_levels(value)
     assert counts.shape == (LEVELS,)
     assert int(counts.sum()) == 1
-    (level,) = Panel.counted("remove", counts, largest=2.0**128).pairs.b2.flatten().tolist()
+    (level,) = Panel.of_counts("remove", counts, largest=2.0**128).pairs.b2.flatten().tolist()
     assert float(value) <= level <= float(value) * 2 ** (1 / OCTAVE) * (1 + 1e-12)
 
 
 def test_the_grid_has_ends() -> None:
-    lowest = Panel.counted("remove", on_levels(torch.zeros(3)))
+    lowest = Panel.of_counts("remove", on_levels(torch.zeros(3)))
     assert lowest.pairs.b2.tolist() == [[2.0**-128]]
     for value in (2.0**128 * 1.01, math.inf, math.nan):
         with pytest.raises(FloatingPointError, match="more than 2"):
@@ -91,7 +91,7 @@ def skewed(records: int, seed: int = 0) -> Tensor:
 def panels(b2: Tensor, largest: float | None) -> tuple[Panel, Panel]:
     pairs = GaussianPairs(torch.ones(len(b2), 1), b2.unsqueeze(1))
     each = Panel("remove", torch.arange(len(b2)), pairs, largest)
-    return each, Panel.counted("remove", on_levels(b2), largest)
+    return each, Panel.of_counts("remove", on_levels(b2), largest)
 
 
 def charged(panel: Panel, conversion: str, draws: int, count: int = 1) -> Accountant:
