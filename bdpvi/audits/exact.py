@@ -41,7 +41,8 @@ from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
 from bdpvi.privacy.solve import root
 from bdpvi.regression.score_posterior import NormalPrior
 from bdpvi.regression.score_release import ScorePlan, measure
-from bdpvi.regression.score_rounds import SLACK, Place, summed
+from bdpvi.regression.score_rounds import Place, summed
+from bdpvi.releases.exact_sums import SLACK
 from bdpvi.synthesis.counts import count
 
 Rows = tuple[Tensor, Tensor]

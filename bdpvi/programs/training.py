@@ -45,9 +45,9 @@ from bdpvi.programs.reading import read
 from bdpvi.programs.recording import recorded
 from bdpvi.programs.settings import Settings
 from bdpvi.programs.sources import latents_like
-from bdpvi.regression.objective_plan import words_of_rows
 from bdpvi.releases.estimate import Gaussian, Output
 from bdpvi.releases.noisy_sum import NoisySum
+from bdpvi.releases.row_counts import words_of_rows
 
 if TYPE_CHECKING:
     from bdpvi.releases.route import Allowance

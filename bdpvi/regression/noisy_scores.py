@@ -21,19 +21,17 @@ from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.left import HIGHEST
 from bdpvi.regression import score_release as noisy_scores
-from bdpvi.regression.objective_plan import words_of_rows
 from bdpvi.regression.score_posterior import FAR, NormalPrior, Posterior
 from bdpvi.regression.score_release import ScorePlan
 from bdpvi.regression.score_start import Joined
 from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate, Output
+from bdpvi.releases.row_counts import COUNT, words_of_rows
 
 if TYPE_CHECKING:
     from bdpvi.datasets.encoding import Encoding
     from bdpvi.noise.keys import Key
     from bdpvi.releases.route import Allowance
 
-COUNT = 0.01
-"""Share of μ² for the noisy number of records, if the owner declares none."""
 LEAST = 4.0
 """Expected signal below which nearly all releases would be unreliable: they are not charged."""
 _MARGIN = 1.1

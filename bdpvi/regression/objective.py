@@ -18,20 +18,9 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.assumptions import sentences
 from bdpvi.regression import objective_plan
-from bdpvi.regression.objective_plan import (
-    FAINT,
-    FEWEST,
-    MOST,
-    Facts,
-    ObjectivePlan,
-    Rule,
-    Seldom,
-    words_of_rows,
-)
+from bdpvi.regression.objective_plan import FAINT, Facts, ObjectivePlan, Rule, Seldom
 from bdpvi.regression.perturbed_objective import Signed, SummedObjective, minima_of
-
-COUNT = 0.01
-"""Share of μ² for the noisy number of records, if the owner declares none."""
+from bdpvi.releases.row_counts import COUNT, FEWEST, MOST, words_of_rows
 
 SHRUNK = "Few columns stand out from the noise: weights of numbers were shrunk after it was added"
 """What a receipt says of weights that :mod:`bdpvi.regression.few_columns` has changed."""

@@ -40,6 +40,7 @@ from bdpvi.privacy.perturbed_objective import PerturbedObjective, calibrate
 from bdpvi.privacy.perturbed_objective import delta as delta_of
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.solve import smallest
+from bdpvi.releases.row_counts import magnitude
 
 CONSTANT = 2.0
 """The value of the intercept's column: a power of two, so that rescaling weights is exact."""
@@ -63,8 +64,6 @@ _PRICES = (0.03, 0.05)
 _SPARE = 2.0
 """λ over the least that hides the rounding: noise may be larger than the distance says."""
 Seldom = tuple[tuple[int, tuple[int, ...]], ...]
-FEWEST, MOST = 10.0, 1e12
-"""Range of rows for which settings can be computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,34 +331,6 @@ def useful(facts: Facts, *, delta: float = 1e-5, rule: Rule | None = None) -> fl
         return _numbers(facts, rule or Rule(), epsilon, distance)[2]
 
     return smallest(ridge, MOST_RIDGE * facts.rows, 1.0, slack=0.01, most=500.0)
-
-
-def magnitude(rows: float) -> float:
-    """Return the number of rows rounded to 1, 2 or 5 times a power of ten.
-
-    >>> magnitude(7)
-    Traceback (most recent call last):
-        ...
-    ValueError: rows must be from 10 to 1e12, got 7
-    >>> magnitude(39_073), magnitude(1.3e6)
-    (50000.0, 1000000.0)
-    """
-    if not FEWEST <= validate.positive("rows", rows) <= MOST:
-        raise ValueError(f"rows must be from 10 to 1e12, got {rows!r}")
-    power = 10.0 ** math.floor(math.log10(rows))
-    return min((d * power for d in (1, 2, 5, 10)), key=lambda n: abs(math.log(rows / n)))
-
-
-def words_of_rows(rows: float | None, counted: bool) -> str:
-    """Return a sentence on the rounded number of rows and its source; "" if it is unknown.
-
-    >>> words_of_rows(1900, counted=False)
-    'Settings assume about 2,000 rows, declared by the owner'
-    """
-    if rows is None:
-        return ""
-    how = "counted with noise, which ε covers" if counted else "declared by the owner"
-    return f"Settings assume about {magnitude(min(max(rows, FEWEST), MOST)):,.0f} rows, {how}"
 
 
 def _cheapened(

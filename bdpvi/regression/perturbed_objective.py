@@ -32,8 +32,8 @@ from bdpvi.datasets.records import Held, Records, depth
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_step
 from bdpvi.regression.objective_plan import CONSTANT, LAST, ObjectivePlan
+from bdpvi.releases.exact_sums import BLOCK, exact_sum
 
-_BLOCK = 256
 _ROWS = 2**14
 _STEPS = 200
 _SHORTEST = 2.0**-40
@@ -224,7 +224,7 @@ class SummedObjective:
         """Return the bound on the error of :meth:`gradient` and of a slope; see the module."""
         d, facts = len(w), self.facts
         size = float(torch.linalg.vector_norm(w))
-        sums = _BLOCK + math.log2(facts.records + 1) + self.additions
+        sums = BLOCK + math.log2(facts.records + 1) + self.additions
         sums += (d + 2) * facts.longest * size / 4 + 8
         ridge = 4 * self.ridge * (size + float(self.centre.abs().max()))
         held = self.held * float(self.apart.square().sum()) * (2 * d + len(self.apart) + 8) * size
@@ -276,25 +276,3 @@ class SummedObjective:
             f"the optimiser ended with a gradient of {size:.3g} ± {self.rounding(w):.3g}, more "
             f"than {self.tolerance:.3g}: nothing is released"
         )
-
-
-def exact_sum(left: Tensor, rows: Tensor) -> Tensor:
-    """Return leftᵀ rows, summed over blocks of 256 records whose sums are added in pairs.
-
-    Args:
-        left: (N,), or (N, a).
-        rows: (N, b).
-
-    Returns:
-        (b,), or (a, b).
-    """
-    matrix = left if left.ndim == 2 else left[:, None]
-    whole = len(left) // _BLOCK * _BLOCK
-    blocks = matrix[:whole].reshape(-1, _BLOCK, matrix.shape[1]).transpose(1, 2)
-    sums = torch.bmm(blocks, rows[:whole].reshape(-1, _BLOCK, rows.shape[1]))
-    sums = torch.cat([sums, (matrix[whole:].T @ rows[whole:])[None]])
-    while len(sums) > 1:
-        if len(sums) % 2:
-            sums = torch.cat([sums, torch.zeros_like(sums[:1])])
-        sums = sums[::2] + sums[1::2]
-    return sums[0] if left.ndim == 2 else sums[0, 0]

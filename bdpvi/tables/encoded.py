@@ -27,8 +27,8 @@ from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
 from bdpvi.privacy.left import HIGHEST
-from bdpvi.regression.objective_plan import FEWEST, MOST
 from bdpvi.releases import route
+from bdpvi.releases.row_counts import FEWEST, MOST
 from bdpvi.releases.transaction import Before, Mechanism, Plan, seal
 from bdpvi.tables.inference import Intervals
 from bdpvi.tables.looks import Price

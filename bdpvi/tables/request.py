@@ -75,7 +75,7 @@ class Public:
         if self.base_rate is not None:
             validate.probability("base_rate", self.base_rate)
         if self.rows is not None:
-            from bdpvi.regression.objective_plan import magnitude
+            from bdpvi.releases.row_counts import magnitude
 
             magnitude(self.rows)
         if self.from_data and self.constants is not None:
@@ -307,6 +307,6 @@ class Request:
 
 def about(rows: float | None) -> str | None:
     """Return a declared number of rows in words, rounded for publication."""
-    from bdpvi.regression.objective_plan import magnitude
+    from bdpvi.releases.row_counts import magnitude
 
     return None if rows is None else f"about {magnitude(rows):,.0f}"

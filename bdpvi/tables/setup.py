@@ -18,7 +18,7 @@ from bdpvi.privacy.left import SPENT, together
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
-from bdpvi.regression.objective_plan import FEWEST, MOST
+from bdpvi.releases.row_counts import FEWEST, MOST
 from bdpvi.tables.inference import Intervals
 from bdpvi.tables.request import Request
 from bdpvi.tables.rows import Encoded

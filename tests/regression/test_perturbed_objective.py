@@ -29,21 +29,13 @@ from bdpvi.privacy.perturbed_objective import PerturbedObjective, calibrate, del
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.worst_case import epsilon as epsilon_of
 from bdpvi.regression.objective import ObjectivePerturbation
-from bdpvi.regression.objective_plan import (
-    CONSTANT,
-    LAST,
-    Facts,
-    ObjectivePlan,
-    Rule,
-    Seldom,
-    magnitude,
-    plan,
-)
+from bdpvi.regression.objective_plan import CONSTANT, LAST, Facts, ObjectivePlan, Rule, Seldom, plan
 from bdpvi.regression.perturbed_objective import (
     Signed,
     SummedObjective,
     perturbed_minima,
 )
+from bdpvi.releases.row_counts import magnitude
 
 DELTA = 1e-5
 TABLE = logistic_data(300, 3)

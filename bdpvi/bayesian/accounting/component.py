@@ -17,7 +17,7 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Scope
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.answer import nothing
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.every_group import every_group, shares_of, with_groups
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
@@ -76,7 +76,7 @@ class BayesianAccountant:
         self.kind = validate.choice("kind", kind, KINDS)
         self.accounting = accounting or Accounting()
         self._ids: Tensor | None = None
-        self._draws: list[PosteriorDraws] = []
+        self._draws: list[GuideDraws] = []
         self._runs: list[SampledGaussian] = []
 
     @on_host
@@ -114,7 +114,7 @@ class BayesianAccountant:
         if influence is not None:
             _check_influence(influence, pairs, self.kind)
         panel = Panel(self.kind, known, pairs, influence=influence)
-        self._draws.append(PosteriorDraws((panel,), draws, temperature))
+        self._draws.append(GuideDraws((panel,), draws, temperature))
         self._ids = known
 
     @on_host
@@ -270,7 +270,7 @@ class BayesianAccountant:
             panel = Panel(
                 self.kind, state["ids"], GaussianPairs(one["r"], one["b2"]), influence=influence
             )
-            made._draws.append(PosteriorDraws((panel,), one["draws"], one["temperature"]))
+            made._draws.append(GuideDraws((panel,), one["draws"], one["temperature"]))
         for one in state["steps"]:
             counts = NormCounts(state["ids"], one["counts"], one["levels"], Scope(one["scope"]))
             made.step(one["noise_multiplier"], one["rate"], counts)

@@ -70,13 +70,13 @@ def every_group(
         ValueError: if no bound on a conceivable record's cost is known, there are fewer reference
             records than a share requires, or there is no ε at ``delta``.
 
-    >>> from bdpvi.bayesian.accounting.draws import PosteriorDraws
+    >>> from bdpvi.bayesian.accounting.draws import GuideDraws
     >>> from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
     >>> from bdpvi.bayesian.accounting.panel import Panel
     >>> b2 = torch.full((5000, 1), 1e-4, dtype=torch.float64)
     >>> b2[::20] = 4e-3
     >>> panel = Panel("add", torch.arange(5000), GaussianPairs(torch.ones_like(b2), b2), 1e-2)
-    >>> account = Account([PosteriorDraws((panel,))])
+    >>> account = Account([GuideDraws((panel,))])
     >>> [round(one.epsilon, 3) for one in every_group([account], 1e-4, [1.0, 0.1, 0.05])]
     [0.108, 0.179, 0.201]
     """

@@ -38,7 +38,7 @@ from bdpvi._ground.types import Relation
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.answer import implied
 from bdpvi.bayesian.accounting.charges import Charged
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.every_group import every_group
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
@@ -77,7 +77,7 @@ class ChargedDraws:
         for charge, count in self.charges.items():
             rounding = charge.draws * self.losses.roundings[charge.temperature]
             yield (
-                PosteriorDraws(panels, charge.draws, charge.temperature, rounding=rounding),
+                GuideDraws(panels, charge.draws, charge.temperature, rounding=rounding),
                 count,
             )
 
@@ -135,7 +135,7 @@ class TableCost:
             events = [event for fit, panels in group for event in fit.events(panels)]
             if variance:
                 joined = tuple(_constant(one, variance) for one in group[0][1])
-                events.append((PosteriorDraws(joined, rounding=rounding), 1))
+                events.append((GuideDraws(joined, rounding=rounding), 1))
             accounts.append(Account(events, accounting))
         return cls(tuple(accounts), rest, why)
 

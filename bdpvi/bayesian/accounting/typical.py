@@ -40,12 +40,12 @@ def typical(account: Account, delta: float) -> Bound:
         ValueError: if the panel is too small, costs belong to a training path, or no ε of the grid
             is large enough.
 
-    >>> from bdpvi.bayesian.accounting.draws import PosteriorDraws
+    >>> from bdpvi.bayesian.accounting.draws import GuideDraws
     >>> from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
     >>> from bdpvi.bayesian.accounting.panel import Panel
     >>> b2 = torch.linspace(1e-3, 1e-2, 400, dtype=torch.float64)[:, None]
     >>> panel = Panel("add", torch.arange(400), GaussianPairs(torch.ones_like(b2), b2))
-    >>> print(typical(Account([PosteriorDraws((panel,))]), 1e-5))  # doctest: +ELLIPSIS
+    >>> print(typical(Account([GuideDraws((panel,))]), 1e-5))  # doctest: +ELLIPSIS
     typical-record DP: at least 99 % of the population have at most ε = 0.3... confidence 95 % ...
     """
     validate.probability("delta", delta)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.regression.objective_plan import FEWEST, magnitude
+from bdpvi.releases.row_counts import FEWEST, magnitude
 
 SCALE = 0.6
 FURTHEST = 30.0

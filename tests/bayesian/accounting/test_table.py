@@ -13,7 +13,7 @@ from accounts import bayes
 
 from bdpvi.bayesian.accounting import record_losses
 from bdpvi.bayesian.accounting.accountant import cost_of
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.record_losses import RecordLosses
@@ -66,8 +66,8 @@ def epsilon(ledger: Ledger, delta: float = DELTA) -> float:
     return bayes(total(ledger, delta, ledger.worst_case(delta))).epsilon
 
 
-def draws(one: Panel, count: int = 1, rounding: float = 1e-12) -> PosteriorDraws:
-    return PosteriorDraws((one,), count, 1.0, rounding=count * rounding)
+def draws(one: Panel, count: int = 1, rounding: float = 1e-12) -> GuideDraws:
+    return GuideDraws((one,), count, 1.0, rounding=count * rounding)
 
 
 ALL = torch.arange(1000)

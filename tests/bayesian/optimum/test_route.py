@@ -23,7 +23,7 @@ from torch.distributions import MultivariateNormal
 from bdpvi import BayesianLogisticRegression, Dataset, Training, datasets, fit
 from bdpvi._ground.progress import silent
 from bdpvi.bayesian import Add, Remove
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bayesian.neighbours.rows import RowFits
@@ -695,7 +695,7 @@ def test_abalone_as_measured_before(uci: Path) -> None:
     (panel,) = trained.panels
     assert float(panel.pairs.r.log().abs().max()) == pytest.approx(0.031, abs=0.001)
     accountant = Accountant(conversion="cks")
-    accountant.step(PosteriorDraws((panel,), 1, 10.0))
+    accountant.step(GuideDraws((panel,), 1, 10.0))
     assert accountant.get_epsilon(delta=1e-5) == pytest.approx(0.244, rel=0.02)
     here = climb(start(Objective(Records.of(model, data), 1.0, False)), 1e-12)[-1]
     cost = panel.pairs.renyi(30.0)
