@@ -97,7 +97,7 @@ def ordered(frame: pd.DataFrame, target: str, positive: str, epsilon: float) -> 
 
 
 def shares(name: str, frame: pd.DataFrame, asked: Request, repeats: int) -> None:
-    """Print a row: the shares kept with public and with bought constants."""
+    """Print a row: the shares kept with public and with privately estimated constants."""
     exact, whole = public(frame, asked.target), rows_of(frame, asked)
     header = list(map(str, frame))
     need = purchase(asked, header).need(asked.distance)

@@ -277,20 +277,20 @@ def _first(
 
 def _receipt(bound: Bound, schema: Schema, order: Order, seeded: bool) -> TableReceipt:
     """Return the guarantee with all its assumptions."""
-    marked, bought = schema.from_rows, tuple(order.kinds)
+    from_rows, estimated = schema.from_rows, tuple(order.kinds)
     given = {one.origin for one in order.declared.values()}
     for holds, assumption in (
-        (marked, Assumption.CONSTANTS_FROM_TABLE),
+        (from_rows, Assumption.CONSTANTS_FROM_TABLE),
         (given - {ROWS, ESTIMATED}, Assumption.PUBLIC_CONSTANTS),
         (ESTIMATED in given, Assumption.CONSTANTS_FROM_ANOTHER_RELEASE),
-        (bought, Assumption.BOUGHT_CONSTANTS),
+        (estimated, Assumption.BOUGHT_CONSTANTS),
         (order.facts, Assumption.DECLARED_FACTS),
     ):
         bound = bound.assuming(assumption) if holds else bound
     return TableReceipt(
         worst_case=bound.seeded() if seeded else bound,
         source=schema.source,
-        from_data=marked,
-        bought=bought,
+        from_data=from_rows,
+        bought=estimated,
         declared=order.facts,
     )

@@ -19,7 +19,7 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import intent
 from bdpvi.synthesis import load
 
-# Of bought bounds it depends on noise how much is beyond.
+# For estimated bounds it depends on noise how much is beyond.
 pytestmark = pytest.mark.filterwarnings("ignore:column .* clamped:UserWarning")
 
 

@@ -56,7 +56,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 BOUGHT = ["reserved", "constants", "constants", "release", "ended"]
-"""What a release charges whose constants are bought."""
+"""What a release charges whose constants are estimated privately."""
 
 
 def private(table: Path, out: Path, *more: object) -> int:
