@@ -12,7 +12,7 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.bayesian.accounting.answer import COARSER, sampled, why_none
+from bdpvi.bayesian.accounting.answer import COARSER, sampling_assumptions, why_none
 from bdpvi.bayesian.accounting.losses import Deltas
 from bdpvi.bayesian.accounting.quantiles import certified_rank
 from bdpvi.privacy.conversions import EPSILONS
@@ -41,12 +41,12 @@ def typical(account: Account, delta: float) -> Bound:
         ValueError: if the panel is too small, costs belong to a training path, or no ε of the grid
             is large enough.
 
-    >>> from bdpvi.bayesian.accounting.draws import PosteriorDraws
+    >>> from bdpvi.bayesian.accounting.draws import GuideDraws
     >>> from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
     >>> from bdpvi.bayesian.accounting.panel import Panel
     >>> b2 = torch.linspace(1e-3, 1e-2, 400, dtype=torch.float64)[:, None]
     >>> panel = Panel("add", torch.arange(400), GaussianPairs(torch.ones_like(b2), b2))
-    >>> print(typical(Account([PosteriorDraws((panel,))]), 1e-5))  # doctest: +ELLIPSIS
+    >>> print(typical(Account([GuideDraws((panel,))]), 1e-5))  # doctest: +ELLIPSIS
     typical-record DP: at least 99 % of the population have at most ε = 0.3... confidence 95 % ...
     """
     validate.probability("delta", delta)
@@ -96,7 +96,7 @@ def typical(account: Account, delta: float) -> Bound:
         by="order statistics",
         relation=relation_of(kinds),
         unit=f"one {account.unit}",
-        assumptions=(*sampled(account.directions), *account.assumptions),
+        assumptions=(*sampling_assumptions(account.directions), *account.assumptions),
         rounding=rounding_delta(account.rounding, epsilon),
         share=share,
         confidence=1 - DOUBT,
