@@ -174,7 +174,7 @@ class ObjectivePlan:
         return (self.event,)
 
     @cached_property
-    def drawn(self) -> PerturbedObjective:
+    def actual_event(self) -> PerturbedObjective:
         """The noise, k and the number of draws, as drawn."""
         if self.residual is None:
             return self.event
@@ -184,17 +184,19 @@ class ObjectivePlan:
     @property
     def sigma(self) -> float:
         """Standard deviation of the slope."""
-        return self.clip * self.drawn.noise_multiplier
+        return self.clip * self.actual_event.noise_multiplier
 
     @property
-    def held(self) -> float:
+    def extra_ridge(self) -> float:
         """κ."""
         return max(self.sigma / FAINT - self.ridge, 0.0)
 
     @property
     def tolerance(self) -> float:
         """τ: the largest final gradient of a search that the charged ``hiding`` covers."""
-        return self.ridge * (self.drawn.hiding * LAST - sum_slack(LAST, self.facts.weights)) / 2
+        return (
+            self.ridge * (self.actual_event.hiding * LAST - sum_slack(LAST, self.facts.weights)) / 2
+        )
 
     def with_noise(self, noise_multiplier: float) -> ObjectivePlan:
         """Return the settings with another σ/C, and the hiding that matches it."""
@@ -351,15 +353,15 @@ def _cheapened(
 
     event = settings.with_noise(noise).event
 
-    def raised(factor: float) -> ObjectivePlan:
+    def with_ridge(factor: float) -> ObjectivePlan:
         at = replace(event, curvature=event.curvature / factor)
         return replace(settings, ridge=factor * settings.ridge, event=at)
 
     def fits(factor: float) -> bool:
-        return bool(delta_of([raised(factor).event], epsilon, variance) <= delta)
+        return bool(delta_of([with_ridge(factor).event], epsilon, variance) <= delta)
 
     if fits(1.0):
-        return raised(1.0)
+        return with_ridge(1.0)
     high = 2.0
     while not fits(high):
         high *= 2
@@ -367,4 +369,4 @@ def _cheapened(
     while high > 1.02 * low:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)
-    return raised(high)
+    return with_ridge(high)

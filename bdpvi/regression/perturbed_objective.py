@@ -68,7 +68,7 @@ def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None 
 def minima_of(objective: SummedObjective, plan: ObjectivePlan, key: Key) -> Tensor:
     """Do :func:`perturbed_minima` for the objective of a table in memory or in blocks."""
     found = []
-    for draw in range(plan.drawn.draws):
+    for draw in range(plan.actual_event.draws):
         own = key.child("draw", draw)
         nothing = torch.zeros(plan.facts.weights, dtype=torch.float64)
         w = objective.minimum(gaussian_sum(nothing, plan.sigma, own.child("slope")))
@@ -179,11 +179,14 @@ class SummedObjective:
         each = [*parts.each(_Facts.of)]
         self.parts, self.facts = parts, reduce(add, each)
         self.additions = depth(len(each)) + depth(max(one.parts for one in each))
-        self.k, self.ridge, self.tolerance = plan.drawn.residual, plan.ridge, plan.tolerance
+        self.k, self.ridge, self.tolerance = plan.actual_event.residual, plan.ridge, plan.tolerance
         self.coarse = math.sqrt(plan.facts.weights) * sum_step(plan.sigma)
         self.centre = torch.zeros(plan.facts.weights, dtype=torch.float64)
         self.centre[-1] = plan.facts.centre / CONSTANT
-        self.held, self.apart = plan.held, self.centre.new_zeros(len(plan.seldom), len(self.centre))
+        self.held, self.apart = (
+            plan.extra_ridge,
+            self.centre.new_zeros(len(plan.seldom), len(self.centre)),
+        )
         for row, (place, levels) in zip(self.apart, plan.seldom, strict=True):
             for level in levels:
                 row[level] = -1 / len(levels)
@@ -201,19 +204,19 @@ class SummedObjective:
 
     def curvature(self, w: Tensor) -> Tensor:
         """Return the second derivative at w, (d, d)."""
-        return self._bent(self.parts.sum(_bend, w, self.k))
+        return self._whole_curvature(self.parts.sum(_bend, w, self.k))
 
     def _derivatives(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the gradient, and of blocks the second derivative, which needs no other pass."""
         if isinstance(self.parts, Held):
             return self.gradient(w), None
         pull, bend = self.parts.sum(_both, w, self.k)
-        return pull + self._of_prior(w), self._bent(bend)
+        return pull + self._of_prior(w), self._whole_curvature(bend)
 
     def _of_prior(self, w: Tensor) -> Tensor:
         return self.ridge * (w - self.centre) + self.held * (self.apart.T @ (self.apart @ w))
 
-    def _bent(self, bend: Tensor) -> Tensor:
+    def _whole_curvature(self, bend: Tensor) -> Tensor:
         bent = self.ridge * torch.eye(len(bend)).double()
         return bend + bent + self.held * (self.apart.T @ self.apart)
 

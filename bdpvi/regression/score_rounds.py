@@ -47,7 +47,7 @@ def _sums(records: tuple[Tensor, Tensor], place: Place) -> Tensor:
     return summed(place.parts(x, y), x)
 
 
-def released(
+def release_round(
     records: Records[tuple[Tensor, Tensor]],
     place: Place,
     point: Tensor,

@@ -204,7 +204,7 @@ class Request:
         return self.guarantee is not None and self.guarantee.name != WORST_CASE
 
     @property
-    def scored(self) -> bool:
+    def uses_noisy_scores(self) -> bool:
         """Whether the route is noisy scores."""
         if self.model is None:
             return self.intervals
@@ -219,9 +219,9 @@ class Request:
         return f"private: {kind} regression of {self.target!r}{purpose}"
 
     @property
-    def trained(self) -> bool:
+    def uses_dpvi(self) -> bool:
         """Whether the route is private variational inference."""
-        return self.model is not None and not self.scored
+        return self.model is not None and not self.uses_noisy_scores
 
     @property
     def target_type(self) -> ColumnType | None:
@@ -284,9 +284,9 @@ class Request:
         return both.of([*given.origins, *more.origins], given.purchases)
 
     @property
-    def declared(self) -> dict[str, str]:
+    def declarations(self) -> dict[str, str]:
         """The owner's declarations about the table, in words."""
-        from bdpvi.datasets.origin import declared, target_bounds
+        from bdpvi.datasets.origin import declarations, target_bounds
         from bdpvi.releases.persons import OTHER_PEOPLE
 
         public = self.public
@@ -296,7 +296,7 @@ class Request:
             for some in (public.numeric, public.categorical)
         )
         hashed = public.hashed
-        return declared(
+        return declarations(
             positive=None if self.positive is None else self.label(self.positive),
             classes=tuple(self.labels),
             **({} if public.types is None else public.types.kinds),

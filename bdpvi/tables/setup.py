@@ -70,18 +70,20 @@ def setup(asked: Request, found: Encoded | None = None) -> Setup:
         route = ObjectivePerturbation(rows=public.rows, draws=route)
     else:
         route = replace(route, rows=public.rows or route.rows)
-    if asked.trained or asked.scored:
+    if asked.uses_dpvi or asked.uses_noisy_scores:
         draws = _DRAWS if asked.number == 1 else asked.number
         route = DPVI(rows=public.rows, draws=draws)
-        if asked.scored:
+        if asked.uses_noisy_scores:
             route = Intervals(scores=NoisyScores(rows=public.rows, draws=draws), trained=route)
     if model is None:
-        made: Any = logistic(public.base_rate, WEAK_PRIOR_SCALE if asked.scored else None)
+        made: Any = logistic(
+            public.base_rate, WEAK_PRIOR_SCALE if asked.uses_noisy_scores else None
+        )
     else:
         made = model
     if found is None:
         return Setup(made, route)
-    if model is None and asked.scored:
+    if model is None and asked.uses_noisy_scores:
         made = replace(made, one_hot=found.encoding.one_hot)
     elif model is not None:
         made = replace(made, levels=found.encoding.one_hot)

@@ -246,7 +246,7 @@ def _private(target: str, **given: Any) -> Callable[[Place, float], Bound]:
 
 
 def _usual(target: str, **given: Any) -> Callable[[Place, float], Bound]:
-    """The same from a data frame of few columns, kinds of which are bought as well."""
+    """The same from a data frame of few columns, kinds of which are estimated as well."""
     return _private(target, numeric=(), **given)
 
 

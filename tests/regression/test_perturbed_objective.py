@@ -224,7 +224,7 @@ def test_rounding_is_bounded() -> None:
         exact = -(weights * exact) @ signed + np.longdouble(one.ridge) * (
             w.numpy().astype(np.longdouble) - np.array([0, 0, 0, math.log(1.5) / 2])
         )
-        exact += np.longdouble(one.held) * apart * (apart @ w.numpy().astype(np.longdouble))
+        exact += np.longdouble(one.extra_ridge) * apart * (apart @ w.numpy().astype(np.longdouble))
         error = float(np.linalg.norm((objective.gradient(w).numpy() - exact).astype(float)))
         assert error < objective.rounding(w) < 1e-8
 

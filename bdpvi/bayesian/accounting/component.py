@@ -110,7 +110,7 @@ class BayesianAccountant:
                 reference record's. Nothing is charged.
         """
         pairs = _pairs(guide, neighbours)
-        known = self._known(len(pairs), ids)
+        known = self._check_ids(len(pairs), ids)
         if influence is not None:
             _check_influence(influence, pairs, self.kind)
         panel = Panel(self.kind, known, pairs, influence=influence)
@@ -148,9 +148,9 @@ class BayesianAccountant:
         if isinstance(norms, NormCounts):
             if steps not in (1, norms.steps):
                 raise ValueError(f"steps={steps}, but norms has {several(norms.steps, 'step')}")
-            counts, known = norms, self._known(len(norms.ids), norms.ids)
+            counts, known = norms, self._check_ids(len(norms.ids), norms.ids)
         else:
-            known = self._known(len(norms), ids)
+            known = self._check_ids(len(norms), ids)
             counts = NormCounts.none(known, scope=Scope(scope)).add(norms, steps)
         run = SampledGaussian(
             noise_multiplier=noise_multiplier, rate=rate, steps=counts.steps, norms=counts
@@ -206,7 +206,7 @@ class BayesianAccountant:
         Raises:
             ValueError: as :meth:`cost`; or if ε belongs to a training path, or is not reliable.
         """
-        return self._relied_on(delta).epsilon
+        return self._reliable_bound(delta).epsilon
 
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
         """Return δ of the Bayesian guarantee at ``epsilon``, which is not a worst-case δ.
@@ -223,7 +223,7 @@ class BayesianAccountant:
             return 0.0
         result = self.account.get_delta(epsilon, near=near)
         if result < 1:
-            self._relied_on(result)
+            self._reliable_bound(result)
         return result
 
     def state_dict(self) -> dict[str, Any]:
@@ -276,7 +276,7 @@ class BayesianAccountant:
             made.step(one["noise_multiplier"], one["rate"], counts)
         self._ids, self._draws, self._runs = state["ids"], made._draws, made._runs
 
-    def _known(self, records: int, ids: Tensor | Sequence[int] | None) -> Tensor:
+    def _check_ids(self, records: int, ids: Tensor | Sequence[int] | None) -> Tensor:
         """Return the record ids of a charge, which all charges have to share."""
         if ids is None and self._ids is None:
             return torch.arange(records)
@@ -295,7 +295,7 @@ class BayesianAccountant:
             )
         return given
 
-    def _relied_on(self, delta: float) -> Bound:
+    def _reliable_bound(self, delta: float) -> Bound:
         """Return the Bayesian bound, if it is reliable."""
         cost = self.cost(delta)
         if (result := cost.bayesian) is None:

@@ -263,8 +263,8 @@ def _sorted(
     for name, drawn in by_fit.items():
         taus = {e.charge.temperature for e in drawn if e.charge}
         losses = own[name] if name in own else losses_of_fit(ledger, name, *taus)
-        bought = [e for e in entries if e.charge is None and e.events != ()]
-        if any(e.of == name or e.purchase in losses.purchases for e in bought):
+        estimates = [e for e in entries if e.charge is None and e.events != ()]
+        if any(e.of == name or e.purchase in losses.purchases for e in estimates):
             why = (
                 "its cost to each record depends on preprocessing bounds estimated privately from "
                 "this table"

@@ -148,7 +148,7 @@ class Optimum(Neighbours):
                 neighbour's proof. If :func:`largest` gives a bound, it suffices that the fit is
                 within :func:`room` of the optimum, and the bound replaces unproven neighbours.
         """
-        model, scale = _checked(problem)
+        model, scale = _check_problem(problem)
         with isolated(problem.data.x):
             some = problem.data.x.new_zeros(1, problem.data.x.shape[1])  # a table may be empty
             problem.guide.setup(some, some.new_zeros(1))
@@ -158,13 +158,13 @@ class Optimum(Neighbours):
         last = -float(model.departure(torch.zeros(weights, dtype=torch.float64))[-1])
         precision, allowed = model.precision(weights), room(model, weights)
         objective = Objective(source, precision, scale == "scale", last)
-        most, kept = largest(model, problem.guide, weights), self._kept(problem, neighbours)
+        most, kept = largest(model, problem.guide, weights), self._storage(problem, neighbours)
 
         def enough(point: Point) -> bool:
             return most is not None and point.distance <= allowed
 
         with log.step("fit"):
-            point, convergence = self._climbed(problem, objective, enough, kept)
+            point, convergence = self._search_optimum(problem, objective, enough, kept)
         if most is not None and not enough(point):
             raise FloatingPointError(
                 f"the fit is only known to within {point.distance:.3g} of the optimum, more "
@@ -193,7 +193,7 @@ class Optimum(Neighbours):
         size = Size.of(len(source), everyone, d, diagonal=diagonal)
         size.check(d, diagonal=diagonal, available=free)
 
-    def _kept(self, problem: Problem, neighbours: Sequence[Any]) -> Checkpoint | None:
+    def _storage(self, problem: Problem, neighbours: Sequence[Any]) -> Checkpoint | None:
         """Return the storage for finished parts, identified by everything they depend on."""
         if self.checkpoint is None:
             return None
@@ -210,7 +210,7 @@ class Optimum(Neighbours):
         """Return the start of the search."""
         return start(objective)
 
-    def _climbed(
+    def _search_optimum(
         self,
         problem: Problem,
         objective: Objective,
@@ -218,14 +218,14 @@ class Optimum(Neighbours):
         kept: Checkpoint | None,
     ) -> tuple[Point, Convergence]:
         """Return the optimum and the search path, resuming an interrupted run."""
-        begun = None if kept is None else kept.begun("fit")
+        begun = None if kept is None else kept.unfinished_part("fit")
         state = None if begun is None else begun.state()
         course: list[tuple[float, float]] = [] if state is None else state["course"]
 
         def note(point: Point) -> None:
             course.append((point.value, point.gradient_norm))
             if begun is not None:
-                begun.reached(
+                begun.save_if_due(
                     lambda: {"mean": point.mean, "metric": point.metric, "course": course}
                 )
 
@@ -242,10 +242,10 @@ class Optimum(Neighbours):
         """Return the panel of the neighbours of one kind."""
         if job.most is not None and not len(rows.records):
             return job.nobody(rows.kind)
-        found = job.once(rows.kind, lambda: self._found(job, rows))
+        found = job.once(rows.kind, lambda: self._solve_neighbours(job, rows))
         return Panel(rows.kind, found["ids"], GaussianPairs(found["r"], found["b2"]), job.most)
 
-    def _found(self, job: Job, rows: RowFits) -> dict[str, Tensor]:
+    def _solve_neighbours(self, job: Job, rows: RowFits) -> dict[str, Tensor]:
         """Return the neighbours' ids, r and b²."""
         expansion, problem = job.expansion, job.problem
         records = expansion.point.objective.records
@@ -292,12 +292,12 @@ class Optimum(Neighbours):
         Raises:
             FloatingPointError: if a neighbour is neither proven nor bounded.
         """
-        terms, named = expansion.terms(records), partial(_named, track, kind)
+        terms, named = expansion.terms(records), partial(_track_items, track, kind)
         moves = expansion.solve_all(terms, sign, named)
         for part in named(expansion.rough(moves, self.precision).split(PART), "passes"):
             found = expansion.refined(terms.select(part), sign, moves.select(part), self.precision)
             better = found.error < moves.error[part]
-            moves.put(part[better], found.select(better))
+            moves.write_at(part[better], found.select(better))
         for column in named(expansion.rough(moves, self.precision).tolist(), "search"):
             record, name = records.select(slice(column, column + 1)), ids[column] if ids else column
             try:
@@ -306,11 +306,13 @@ class Optimum(Neighbours):
                 if not bounded:
                     raise
                 continue
-            moves.put(slice(column, column + 1), found)
+            moves.write_at(slice(column, column + 1), found)
         return moves
 
 
-def _named(track: Track[Any], kind: str, items: Sequence[Any], description: str) -> Iterable[Any]:
+def _track_items(
+    track: Track[Any], kind: str, items: Sequence[Any], description: str
+) -> Iterable[Any]:
     return track(items, f"{kind}, {description}")
 
 
@@ -344,7 +346,7 @@ def pairs(
     return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
 
 
-def _checked(problem: Problem) -> tuple[Family, str]:
+def _check_problem(problem: Problem) -> tuple[Family, str]:
     """Return the model and the name of the guide's scale parameter, if this route supports them."""
     scale, model = scale_name(problem.model, problem.guide), smooth(problem.model)
     assert model is not None

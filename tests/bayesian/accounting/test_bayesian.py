@@ -154,7 +154,7 @@ def test_an_event_without_costs_for_records_is_an_error() -> None:
         Threshold(1e-6).cost("remove D‖D′", GRID.values)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10_000), draws=st.integers(1, 20), hotter=st.floats(1.0, 100.0))
 def test_permutation_temperature_and_draws(seed: int, draws: int, hotter: float) -> None:
     one = panel(seed)
@@ -168,7 +168,7 @@ def test_permutation_temperature_and_draws(seed: int, draws: int, hotter: float)
     assert epsilon(Accountant, (GuideDraws((one,), draws + 1, 2.0), 1)) >= base
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 10_000), draws=st.integers(1, 5), shift=st.floats(0.01, 1.0))
 def test_true_delta_of_a_whole_population_is_within_the_reported_one(
     seed: int, draws: int, shift: float

@@ -54,6 +54,7 @@ def added(accountant: BayesianAccountant, **more: Any) -> BayesianAccountant:
     return accountant
 
 
+@pytest.mark.usefixtures("quick")
 def test_it_is_the_cost_of_the_same_events_and_a_certificate() -> None:
     posterior, means, covariances, bound = conjugate()
     accountant = added(BayesianAccountant(), draws=2, temperature=1.5)
@@ -104,6 +105,7 @@ def guide(mean: Tensor, scale: Tensor) -> guides.MeanField:
     return made
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_fits_own_panel_has_the_same_price() -> None:
     """The records' neighbours as a Laplace fit found them, handed in as Gaussians."""
     model = bdpvi.BayesianLogisticRegression()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from accounts import Accountant, bayes, evidence_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 from torch import Tensor
@@ -42,6 +42,7 @@ def same(one: MeanEstimate, other: MeanEstimate) -> None:
             assert value == expected
 
 
+@settings(max_examples=30)
 @given(size=st.integers(3, 60), records=st.sampled_from([1, 2, 30]), seed=st.integers(0, 9999))
 def test_counts_are_records_that_are_repeated(size: int, records: int, seed: int) -> None:
     values, counts, whole = sample(size, records, seed)
@@ -71,12 +72,12 @@ def test_levels_are_the_next_of_a_public_grid(exponent: float, near: int) -> Non
     counts = on_levels(value)
     assert counts.shape == (LEVELS,)
     assert int(counts.sum()) == 1
-    (level,) = Panel.counted("remove", counts, largest=2.0**128).pairs.b2.flatten().tolist()
+    (level,) = Panel.of_counts("remove", counts, largest=2.0**128).pairs.b2.flatten().tolist()
     assert float(value) <= level <= float(value) * 2 ** (1 / OCTAVE) * (1 + 1e-12)
 
 
 def test_the_grid_has_ends() -> None:
-    lowest = Panel.counted("remove", on_levels(torch.zeros(3)))
+    lowest = Panel.of_counts("remove", on_levels(torch.zeros(3)))
     assert lowest.pairs.b2.tolist() == [[2.0**-128]]
     for value in (2.0**128 * 1.01, math.inf, math.nan):
         with pytest.raises(FloatingPointError, match="more than 2"):
@@ -91,7 +92,7 @@ def skewed(records: int, seed: int = 0) -> Tensor:
 def panels(b2: Tensor, largest: float | None) -> tuple[Panel, Panel]:
     pairs = GaussianPairs(torch.ones(len(b2), 1), b2.unsqueeze(1))
     each = Panel("remove", torch.arange(len(b2)), pairs, largest)
-    return each, Panel.counted("remove", on_levels(b2), largest)
+    return each, Panel.of_counts("remove", on_levels(b2), largest)
 
 
 def charged(panel: Panel, conversion: str, draws: int, count: int = 1) -> Accountant:

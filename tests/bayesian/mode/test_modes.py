@@ -26,7 +26,7 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.losses import deltas_of
 from bdpvi.bayesian.mode.expansion import ModeExpansion
 from bdpvi.bayesian.mode.influence import of_any_table
-from bdpvi.bayesian.mode.objective import LogPosterior, climbed
+from bdpvi.bayesian.mode.objective import LogPosterior, search_mode
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.bayesian.mode.rows import Weighted
 from bdpvi.bayesian.neighbours.route import Add, Remove
@@ -139,7 +139,7 @@ def test_one_far_record_asks_for_no_larger_tensor() -> None:
     data = table(2000, 3, 0)
     records = Weighted.of((data.x, data.y), MODEL)
     n = records.z.shape[1]
-    peak = climbed(
+    peak = search_mode(
         LogPosterior(Held(records), len(data), MODEL.precision(n), torch.zeros(n).double()),
         torch.zeros(n).double(),
     )[-1]
@@ -160,7 +160,7 @@ def test_what_a_polynomial_leaves_out_is_within_its_bounds(kind: str, degree: in
     records = Weighted.of((data.x, data.y), MODEL)
     n = records.z.shape[1]
     zeros = torch.zeros(n).double()
-    peak = climbed(LogPosterior(Held(records), 200, MODEL.precision(n), zeros), zeros)[-1]
+    peak = search_mode(LogPosterior(Held(records), 200, MODEL.precision(n), zeros), zeros)[-1]
     made = ModeExpansion(peak, torch.tensor([1.0 / peak.longest]).double()).polynomial
     assert made.degree == 3
     way = torch.randn(40, n, generator=torch.Generator().manual_seed(0)).double()
