@@ -17,9 +17,9 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.types import TooFewRecordsError
 from bdpvi.bayesian.gated.coordinates import Coordinates, norm
 from bdpvi.bayesian.gated.gate import LEAST, SURE, Gate, chances
-from bdpvi.bayesian.mode.objective import LogPosterior, Peak, climbed
+from bdpvi.bayesian.mode.objective import LogPosterior, Peak, search_mode
 from bdpvi.bayesian.mode.rows import Weighted
-from bdpvi.datasets.dataset import Data, Dataset, shown
+from bdpvi.datasets.dataset import Data, Dataset, sample_of_form
 from bdpvi.datasets.records import Records
 from bdpvi.models.contract import Model
 from bdpvi.models.family import CONSTANT, LIMIT
@@ -163,7 +163,7 @@ class PosteriorDraws:
                 )
             object.__setattr__(self, "whiten", tuple(map(tuple, a.tolist())))
 
-    def suited(self, model: Model, data: Data, guide: object) -> PosteriorDraws:
+    def adapt(self, model: Model, data: Data, guide: object) -> PosteriorDraws:
         """Return the route.
 
         Raises:
@@ -180,7 +180,7 @@ class PosteriorDraws:
                 f"guide={guide!r:.80}: route=PosteriorDraws() has its own Laplace approximation "
                 "and takes no guide; leave it out"
             )
-        model.check(shown(data))
+        model.check(sample_of_form(data))
         columns = len(data.feature_names)
         if not columns:
             raise ValueError("x has no columns: a prediction needs at least one")
@@ -365,7 +365,7 @@ def _mode(
     start = torch.zeros(coordinates.columns + 1, dtype=torch.float64)
     start[-1] = centre / CONSTANT
     rows: Records[Weighted] = records.map(_rows, coordinates)
-    peak = climbed(LogPosterior(rows, count, coordinates.ridge, start), start)[-1]
+    peak = search_mode(LogPosterior(rows, count, coordinates.ridge, start), start)[-1]
     if not peak.error <= _EXACT:
         raise FloatingPointError(
             f"the mode is only known to {peak.error:.3g} standard deviations: nothing is released"

@@ -13,6 +13,7 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Ledger, PosteriorDraws, TooFewRecordsError
 from bdpvi.bayesian.gated import route as gated
+from bdpvi.bayesian.gated.coordinates import Coordinates
 from bdpvi.datasets.dataset import BlockData, People
 from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
@@ -73,7 +74,7 @@ def test_samples_vary_as_the_posterior_does() -> None:
 
 
 def test_the_least_curvature_is_that_of_the_posterior_and_never_above() -> None:
-    made = gated.Coordinates(2 * torch.eye(3).double()[:2], torch.full((3,), 0.1).double())
+    made = Coordinates(2 * torch.eye(3).double()[:2], torch.full((3,), 0.1).double())
     held = Held((DATA.x[:500], DATA.y[:500]))
     peak = gated._mode(held, made, 500, 0.0)
     u = 2 * (DATA.x[:500].clamp(-2, 2) - 0.1)[:, :2].numpy()
@@ -124,7 +125,7 @@ def test_a_refusal_is_as_likely_as_the_gate_says(monkeypatch: pytest.MonkeyPatch
             pass
         if not chance:
             left = gated_plan(route, 1.0)
-            chance = left.gate(gated.Coordinates(torch.eye(3), torch.zeros(3))).chance(40.0)
+            chance = left.gate(Coordinates(torch.eye(3), torch.zeros(3))).chance(40.0)
     assert 0.1 < chance < 0.9
     assert abs(out / 60 - chance) < 4 * (chance * (1 - chance) / 60) ** 0.5
 
