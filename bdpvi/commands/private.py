@@ -77,7 +77,7 @@ class RequestOptions:
     rows: Annotated[float | None, typer.Option(help=WORDS["rows"])] = None
     epsilon: Annotated[float, typer.Option(help=WORDS["epsilon"])]
     delta: Annotated[float, typer.Option(help=WORDS["delta"])] = 1e-5
-    draws: Annotated[int, typer.Option(help=WORDS["draws"].split(". Or")[0] + ".")] = 1
+    draws: Annotated[int, typer.Option(help=WORDS["draws"])] = 1
     of_the_posterior: Annotated[
         bool,
         typer.Option(

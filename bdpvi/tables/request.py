@@ -146,8 +146,7 @@ class Request:
             and model. 0.1 is strong, 1 is usual, above 3 is weak.
         delta: δ of the same.
         draws: Number of posterior samples. With a model or for intervals it has no price, and 1
-            means 1,000. Or :class:`bdpvi.PosteriorDraws`, for draws of the posterior itself with a
-            worst case, which a table that is too flat is refused.
+            means 1,000.
         model: A regression for numbers, counts or classes instead of yes and no. Rows with another
             kind of target are left out, independently of each other. Linear and Poisson regression
             use :class:`bdpvi.regression.NoisyScores`; others, and any with an exposure,

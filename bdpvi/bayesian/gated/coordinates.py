@@ -36,6 +36,26 @@ _EDGE = 0.7
 _RADIUS = 1.25
 
 
+_LEAST = 0.05
+"""The variance of a direction, in that of a column, that should stand out from the noise."""
+
+
+def enough(columns: int, rows: float) -> float:
+    """Return μ of coordinates in which a direction of variance 0.05 stands out.
+
+    The weighted number of records is about a quarter of N, as ω is about ½.
+
+    >>> round(enough(5, 1e5), 4)
+    0.0044
+    """
+    return 4 * _edge(columns + 1) * norm(columns) ** 2 / (_LEAST * rows)
+
+
+def _edge(weights: int) -> float:
+    """Return what the least variance must exceed, times the number of records, over s."""
+    return _EDGE * math.sqrt(2 * weights)
+
+
 def norm(columns: int) -> float:
     """Return C, the largest norm of a weighted row of d columns and the intercept's."""
     return math.sqrt(columns + CONSTANT**2) / 2
@@ -105,7 +125,7 @@ class Coordinates:
         mean = moments[:-1, -1] / (CONSTANT * count)
         covariance = moments[:-1, :-1] / count - torch.outer(mean, mean)
         sizes, axes = torch.linalg.eigh(covariance)
-        kept = sizes > _EDGE * math.sqrt(2 * len(moments)) * deviation / count
+        kept = sizes > _edge(len(moments)) * deviation / count
         return cls((axes[:, kept] / sizes[kept].sqrt()).T, mean)
 
     @property

@@ -15,7 +15,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.host import HOST
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import TooFewRecordsError
-from bdpvi.bayesian.gated.coordinates import Coordinates, norm
+from bdpvi.bayesian.gated.coordinates import Coordinates, enough, norm
 from bdpvi.bayesian.gated.gate import LEAST, SURE, Gate, chances
 from bdpvi.bayesian.mode.objective import LogPosterior, Peak, search_mode
 from bdpvi.bayesian.mode.rows import Weighted
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # settings need not load the releasing code
 SPARE = 0.3
 """Share of δ for the gate beside its Gaussian mechanism: from .2 to .6 ε is the same to 2 %."""
 SHARE = 0.25
-"""Share of μ² for the coordinates."""
+"""The largest share of μ² for the coordinates."""
 _COIN = 2.0**-50
 _EXACT = 1e-8
 _LIKELY = 0.5
@@ -222,13 +222,16 @@ class PosteriorDraws:
     def _settings(
         self, features: int, noise: float, spare: float, centre: float = 0.0
     ) -> GatedPlan:
-        size = None if self.rows is None else self.curvature * self.rows / (features + 2.5)
+        size, share = None, SHARE
+        if self.rows is not None:
+            size = self.curvature * self.rows / (features + 2.5)
+            share = min(share, (noise * enough(features, self.rows)) ** 2)
         return GatedPlan(
             columns=features,
             draws=self.draws,
             temperature=self.temperature,
             noise=noise,
-            share=SHARE if self.whiten is None else 0.0,
+            share=share if self.whiten is None else 0.0,
             spare=spare,
             curvature=None if size is None else max(size, LEAST),
             centre=centre,
@@ -251,7 +254,7 @@ class PosteriorDraws:
             ε, at most 2 % more than needed; +inf if none up to that of μ = 10 is enough.
 
         >>> round(PosteriorDraws(rows=1e4).needed(5), 1)
-        0.7
+        0.6
         """
 
         def suffices(noise: float) -> bool:

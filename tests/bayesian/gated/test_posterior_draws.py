@@ -150,7 +150,7 @@ def test_a_hopeless_target_is_refused_uncharged_with_one_that_would_do() -> None
 
 
 def test_a_possible_refusal_is_a_warning() -> None:
-    plan = gated_plan(PosteriorDraws(rows=5000), 0.95)
+    plan = gated_plan(PosteriorDraws(rows=5000), 0.84)
     assert plan.chance < 0.95
     assert "would be refused, at the same price" in PosteriorDraws(rows=5000).caution(plan, 1e-5)
 
@@ -161,7 +161,11 @@ def test_public_coordinates_leave_all_to_the_gate() -> None:
     whitened, public = (
         gated_plan(PosteriorDraws(rows=5000, whiten=one), 1.0) for one in (None, torch.eye(3))
     )
-    assert public.distance == pytest.approx(whitened.distance / 0.75**0.5, rel=0.01)
+    assert public.distance == pytest.approx(
+        whitened.distance / (1 - whitened.share) ** 0.5, rel=0.01
+    )
+    assert 0 < whitened.share < 0.25
+    assert gated_plan(PosteriorDraws(rows=1000, curvature=1.0), 1.0).share == 0.25
     assert [len(one.events) for one in (whitened, public)] == [3, 2]
 
 
