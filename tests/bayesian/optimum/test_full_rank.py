@@ -255,6 +255,9 @@ def test_rates_of_any_table_are_capped() -> None:
     fastest = row * norm / ridge * math.sqrt(1 + row**2 / ridge)
     assert course.rates(9.0)[0] == pytest.approx(fastest, rel=1e-12)
     assert course.share == math.inf
+    found = of_any_table(MODEL, 4, added=False)
+    assert found is not None
+    assert found.share == pytest.approx(norm * row / (4 * ridge), rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", [1, 4, 7, 11])
