@@ -115,7 +115,7 @@ class Course:
 
         >>> shift, s = Course(1.0, 2.0, 8.0, 0.2, 0.01, True).end()
         >>> round(shift, 4), round(s, 4)
-        (0.1031, 0.0209)
+        (0.1031, 0.021)
         """
         step, t, s, shift = self.fastest / _STEPS, 0.0, 0.0, 0.0
         while t < 1:
@@ -175,7 +175,7 @@ def of_any_table(model: Model, columns: int, *, added: bool) -> Influence | None
     (0.424, 0.337, 0.0625)
     """
     course = _course(model, columns, math.inf, math.inf, added=added)
-    return course and _of_course(course, columns)
+    return None if course is None else _of_course(course, columns)
 
 
 def of_optimum(model: Model, point: Point, longest: float, *, added: bool) -> Influence | None:
@@ -192,7 +192,7 @@ def of_optimum(model: Model, point: Point, longest: float, *, added: bool) -> In
         return None
     wide = widest(known, point.root.cpu() @ point.root.cpu().T) * (1 + 2 * _ROOM)
     course = _course(model, len(point.mean), longest * (1 + _ROOM), wide, added=added)
-    return course and _of_course(course, len(point.mean))
+    return None if course is None else _of_course(course, len(point.mean))
 
 
 def certifies(model: Model, guide: Guide, columns: int) -> bool:

@@ -127,7 +127,7 @@ def within(found: Any, shift: float, precisions: np.ndarray) -> float:
     assert shift <= found.shift
     assert low <= precisions.min() + 1e-11
     assert precisions.max() <= high + 1e-11
-    return shift / found.shift
+    return shift / float(found.shift)
 
 
 def largest_part(seeds: Iterable[int]) -> float:
@@ -303,8 +303,8 @@ def test_quadrature_and_rounding_are_within_their_room(variance: float) -> None:
     """E ℓ′ and E ℓ″ to a tenth of the error that is allowed, by mpmath."""
     means = [-25.0, -3.0, -0.25, 0.0, 1.5, 9.0]
     spread, n = math.sqrt(variance), len(means)
-    given = (torch.tensor(one, dtype=torch.float64) for one in (means, [variance] * n))
-    found = derivatives(*given, torch.full((n,), math.inf, dtype=torch.float64), 2)
+    wanted = torch.tensor([means, [variance] * n, [math.inf] * n], dtype=torch.float64)
+    found = derivatives(wanted[0], wanted[1], wanted[2], 2)
     for i, mean in enumerate(means):
 
         def at(t: Any, power: int, mean: float = mean) -> Any:
