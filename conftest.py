@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import random
@@ -89,6 +90,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("whole")
         if item.nodeid.startswith(slow):
             item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    """Let no search for garbage go through what was imported and collected."""
+    gc.collect()
+    gc.freeze()
 
 
 @contextmanager

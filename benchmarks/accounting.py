@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributions import Independent, MultivariateNormal, Normal
 
 from bdpvi.bayesian import cost_of
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
 
@@ -53,7 +53,7 @@ def diagonal_costs(p: Independent[Normal], q: Independent[Normal], orders: Tenso
 
 
 def epsilon_of(pairs: GaussianPairs) -> float:
-    event = PosteriorDraws((Panel("remove", torch.arange(len(pairs)), pairs),))
+    event = GuideDraws((Panel("remove", torch.arange(len(pairs)), pairs),))
     found = cost_of([event], 1e-5).bayesian
     assert found is not None
     return found.epsilon

@@ -50,7 +50,7 @@ from sklearn.linear_model import LogisticRegression
 import bdpvi
 from bdpvi import Dataset, Fit, datasets, guides
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.bayesian.optimum.influence import of_any_table as of_any_optimum
@@ -179,7 +179,7 @@ def by_the_same_terms(data: Table, delta: float) -> float:
 
 def price(fit: Fit, draws: int, delta: float, temperature: float = 1.0) -> float:
     """Return the certified ε, inf where there is none."""
-    event = PosteriorDraws(fit.panels, draws, temperature)
+    event = GuideDraws(fit.panels, draws, temperature)
     try:
         found = Account([event], fit.accounting).cost(delta).bayesian
     except ValueError:
@@ -294,7 +294,7 @@ def groups(name: str, delta: float) -> None:
     (_, mean), *rest = found.curve
     own = "–"
     if name.startswith("minority"):
-        account = Account([PosteriorDraws(fit.panels)], fit.accounting)
+        account = Account([GuideDraws(fit.panels)], fit.accounting)
         few = fit.panels[0].ids < MINORITY * len(data[0])  # ids are places in the table
         each = [account.deltas(name, delta).at(mean)[few].mean() for name in account.directions]
         own = f"{float(max(each)):.1e}"

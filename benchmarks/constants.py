@@ -37,7 +37,7 @@ from bdpvi.tables import Public, Request
 from bdpvi.tables.encoded import encode, rows_of, unpaid
 from bdpvi.tables.metrics import auc, log_score
 from bdpvi.tables.rows import Encoded, Rows
-from bdpvi.tables.scores import _solved
+from bdpvi.tables.scores import _simulate_minima
 from bdpvi.tables.setup import LIMIT, setup
 from bdpvi.tables.validation import purchase
 from bdpvi.tables.work import Work
@@ -76,7 +76,7 @@ def scored(
         for p in (train, test)
     ]
     work = Work(asked, data=parts[0])
-    drawn = _solved(work, model, parts[0], found, key)
+    drawn = _simulate_minima(work, model, parts[0], found, key)
     chance = predictive_means(model, {"w": drawn}, parts[1].x).mean(0)
     return float(auc(chance, parts[1].y)), float(log_score(chance, parts[1].y))
 
@@ -97,7 +97,7 @@ def ordered(frame: pd.DataFrame, target: str, positive: str, epsilon: float) -> 
 
 
 def shares(name: str, frame: pd.DataFrame, asked: Request, repeats: int) -> None:
-    """Print a row: the shares kept with public and with bought constants."""
+    """Print a row: the shares kept with public and with privately estimated constants."""
     exact, whole = public(frame, asked.target), rows_of(frame, asked)
     header = list(map(str, frame))
     need = purchase(asked, header).need(asked.distance)

@@ -279,10 +279,10 @@ def readers(folder: Path) -> Iterator[Reader]:
     work.mkdir()
     price = {"epsilon": 1.0, "delta": 1e-5}
     facts: Any = {"table": "a", "options": "b", "charge": price, "ledger": None}
-    intent.begun(work / intent.NAME, **facts)
+    intent.begin_work(work / intent.NAME, **facts)
     yield Reader(
         "intent", (work / "intent.json").read_bytes(),
-        at("work/intent.json", lambda file: intent.begun(file, **facts)), both, sealed=True,
+        at("work/intent.json", lambda file: intent.begin_work(file, **facts)), both, sealed=True,
     )  # fmt: skip
     yield from checkpoints(folder, model, data)
     yield from states(data)

@@ -150,7 +150,7 @@ def _each(
             found = kept.get(part)
             if found is None:
                 found = {"rows": once(population, seed)}
-                kept.put(part, found)
+                kept.write_part(part, found)
             rows += [{"population": title, **row} for row in found["rows"]]
     return pd.DataFrame(rows)
 

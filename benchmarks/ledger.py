@@ -22,7 +22,7 @@ from printed import command
 from torch import nn
 
 import bdpvi
-from bdpvi._ground.chain import chained, save
+from bdpvi._ground.chain import save, whole_file
 from bdpvi.guides import MeanField
 from bdpvi.privacy.entry import Charge, Entry
 from bdpvi.privacy.events import SampledGaussian
@@ -69,7 +69,7 @@ def rows(path: Path, count: int, equal: bool, own: bool) -> dict[str, float]:
     fit = bdpvi.fit(model, guide, data, ledger=Ledger(path), progress=False)
     of = fit.kept.name if own else "another"
     lines = ({"charge": entry(of, number, equal).to_dict()} for number in range(count))
-    save(path, chained(Ledger(path).book().header, *lines))
+    save(path, whole_file(Ledger(path).book().header, *lines))
     module = nn.Linear(5, 1)
     private = bdpvi.make_private(
         module, torch.optim.SGD(module.parameters(), lr=0.1), data=data, rate=0.1,

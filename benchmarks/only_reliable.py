@@ -19,7 +19,7 @@ from printed import command
 from scipy import stats
 
 from bdpvi.bayesian import Accounting, cost_of
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.privacy.gaussian import equal_covariance
@@ -62,7 +62,7 @@ def row(name: str, upper: Quantile, mean: float, panels: int, records: int) -> s
         drawn = upper(1 - np.random.default_rng(seed).random(records)) / unit
         distances = torch.from_numpy(drawn)[:, None]
         pairs = GaussianPairs(torch.ones_like(distances), distances)
-        event = PosteriorDraws((Panel("remove", torch.arange(records), pairs),))
+        event = GuideDraws((Panel("remove", torch.arange(records), pairs),))
         for rule in (SMALLEST, RELIABLE):
             try:
                 bound = cost_of([event], DELTA, rule).bayesian

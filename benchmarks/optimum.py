@@ -14,7 +14,7 @@ from printed import command
 
 from bdpvi import BayesianLogisticRegression, Bound, datasets
 from bdpvi.bayesian import cost_of
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.optimum.elbo import Changed, Objective, Point, Records, start
@@ -49,7 +49,7 @@ def cavity(point: Point, records: Records) -> GaussianPairs:
 
 
 def epsilon(panel: Panel, temperature: float) -> Bound:
-    result = cost_of([PosteriorDraws((panel,), 1, temperature)], DELTA).bayesian
+    result = cost_of([GuideDraws((panel,), 1, temperature)], DELTA).bayesian
     assert result is not None
     return result
 

@@ -94,7 +94,7 @@ def trained_privately(
     off: dict[str, Any] = {"clip": 1e9, "noise_multiplier": 1e-6, "rate": 1.0}
     guide = row.guide(row.model)
     made = bdpvi.PrivateSVI(row.model, guide, _optimiser(), row.loss(), **off)
-    found = made._begun(row.data, {})[0].program.parameters
+    found = made._prepare(row.data, {})[0].program.parameters
     if any(value.shape != first[f"0 {name}"].shape for name, value in found.items()):
         raise MadeOtherwiseError("its parameters have other shapes for one record than for several")
     with torch.no_grad():

@@ -36,7 +36,7 @@ from printed import command
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Optimum
 from bdpvi._ground.progress import silent
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser, isolated, run_svi
@@ -44,7 +44,7 @@ from bdpvi.bayesian.neighbours.row_gradients import Step, TracedGradient
 from bdpvi.bayesian.optimum.elbo import Objective, Records, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.newton import climb
-from bdpvi.bayesian.optimum.route import pairs
+from bdpvi.bayesian.optimum.panels import pairs
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.noise.batches import BatchPlan
 
@@ -71,7 +71,7 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 def account(panels: tuple[Any, ...]) -> float:
     try:
-        found = bdpvi.bayesian.cost_of([PosteriorDraws(panels, 1, 5.0)], 1e-5).bayesian
+        found = bdpvi.bayesian.cost_of([GuideDraws(panels, 1, 5.0)], 1e-5).bayesian
         return math.inf if found is None else found.epsilon
     except ValueError:  # one record moves the posterior so far that no ε is finite
         return math.inf

@@ -26,7 +26,7 @@ from torch import Tensor
 import bdpvi
 from bdpvi import Coupled, Dataset
 from bdpvi.bayesian import Accounting, Add, Remove, cost_of
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.svi import default_optimiser
@@ -57,7 +57,7 @@ def linear(x: Tensor, y: Tensor | None = None) -> None:
 def price(panel: Panel, rule: Accounting, draws: int, tau: float) -> str:
     """Return ε, at which λ, and whether it is reliable."""
     try:
-        found = cost_of([PosteriorDraws((panel,), draws, tau)], DELTA, rule).bayesian
+        found = cost_of([GuideDraws((panel,), draws, tau)], DELTA, rule).bayesian
     except ValueError:
         return "none"
     assert found is not None

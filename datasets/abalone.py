@@ -59,9 +59,9 @@ def load_abalone(
     content = fetch(FILE, path)
     frame = pd.read_csv(io.BytesIO(content), names=["sex", *MEASURES, "rings"], na_filter=False)
     sex: Column = (
-        OneHot("sex", SEXES) if encoding == "onehot" else Ordinal.measured(frame["sex"], SEXES)
+        OneHot("sex", SEXES) if encoding == "onehot" else Ordinal.of_values(frame["sex"], SEXES)
     )
-    columns = (sex, *(Numeric.measured(frame[name]) for name in MEASURES))
+    columns = (sex, *(Numeric.of_values(frame[name]) for name in MEASURES))
     name = "abalone" if encoding == "ordinal" else "abalone-onehot"
     old = frame["rings"] > 9
     return first_rows(public_table(name, frame, old, "more than nine rings", columns))

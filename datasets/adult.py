@@ -74,9 +74,9 @@ def load_adult(
 
     def column(name: str) -> Column:
         if name in NUMBERS:
-            return Numeric.measured(frame[name])
+            return Numeric.of_values(frame[name])
         values = frame[name]
-        return OneHot.measured(values) if encoding == "onehot" else Ordinal.measured(values)
+        return OneHot.of_values(values) if encoding == "onehot" else Ordinal.of_values(values)
 
     columns = tuple(column(name) for name in NAMES)
     name = "adult" if encoding == "ordinal" else "adult-onehot"

@@ -97,7 +97,7 @@ def from_blocks(
     if limit is not None:
         limit.check(rows.sum(limit.persons))
         rows = rows.map(limit.of)
-    left_out, kept = rows.sum(_counted, target, options)
+    left_out, kept = rows.sum(_count_rows, target, options)
     tell_owner(left_out, "record", "a blank, an unknown value, or a number that is not finite")
     return BlockData(
         rows.map(_encoded, target, options),
@@ -117,7 +117,7 @@ def _encoded(frame: pd.DataFrame, target: str, options: dict[str, Any]) -> tuple
     return data.x, data.y
 
 
-def _counted(frame: pd.DataFrame, target: str, options: dict[str, Any]) -> tuple[int, int]:
+def _count_rows(frame: pd.DataFrame, target: str, options: dict[str, Any]) -> tuple[int, int]:
     """Return the number of rows that cannot be used, and of those that can."""
     kept = len(_encoded(frame, target, options)[0])
     return len(frame) - kept, kept

@@ -146,15 +146,15 @@ def estimate(
     for name in kinds:
         type_ = (types or {}).get(name, ColumnType())
         if name in ranges:
-            made[name] = _between(type_, ranges[name].found(finer.get(name)))
+            made[name] = _between(type_, ranges[name].type_with_bounds(finer.get(name)))
         else:
             key_of_it = key.child("levels", name)
             levels = _levels(names[name], 1 / each, delta / len(named), key_of_it, rows, type_)
-            made[name] = _named(type_, levels or (OTHER,))
+            made[name] = _with_levels(type_, levels or (OTHER,))
     return made
 
 
-def _named(type: ColumnType, levels: tuple[str, ...]) -> ColumnType:
+def _with_levels(type: ColumnType, levels: tuple[str, ...]) -> ColumnType:
     """Return a declared type with the levels that were found."""
     spellings = {one: more for one, more in type.spellings.items() if one in levels}
     return replace(type, levels=levels, spellings=spellings, origin=ESTIMATED)
@@ -176,13 +176,13 @@ def _first(
 ) -> tuple[dict[str, dict[str, int]], dict[str, tuple[int, Codes]]]:
     """Return the counts of names, and of numbers the score and the counts in the first grid."""
     finite = {name: _finite(table, name) for name in numbers}
-    rough = {name: (score(one), _counted(one, _ROUGH)) for name, one in finite.items()}
+    rough = {name: (score(one), _histogram(one, _ROUGH)) for name, one in finite.items()}
     return name_counts(table, named), rough
 
 
 def _second(table: Columns, grids: Mapping[str, exact.Floats]) -> dict[str, Codes]:
     """Return the counts in the finer grids."""
-    return {name: _counted(_finite(table, name), edges) for name, edges in grids.items()}
+    return {name: _histogram(_finite(table, name), edges) for name, edges in grids.items()}
 
 
 def _finite(table: Columns, name: str) -> exact.Floats:
@@ -245,7 +245,7 @@ class _Range:
             return replace(made, grid=_grid(low, high, cells, whole))
         return made
 
-    def found(self, finer: Codes | None) -> ColumnType:
+    def type_with_bounds(self, finer: Codes | None) -> ColumnType:
         """Return the bounds, given the exact counts in the finer grid if there is one."""
         low, high = self.low, self.high
         if not self.number:
@@ -273,7 +273,7 @@ def score(values: exact.Floats) -> int:
     return len(there) - (1 + FRACTIONS) * int((there != np.round(there)).sum())
 
 
-def _counted(values: exact.Floats, edges: exact.Floats) -> Codes:
+def _histogram(values: exact.Floats, edges: exact.Floats) -> Codes:
     """Return the counts of the cells; the outermost cells include values beyond them."""
     places = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
     return np.bincount(places, minlength=len(edges) - 1)

@@ -160,15 +160,15 @@ class _Work:
 
     def write(self, parts: Iterable[Any], folder: Path, out: Path, track: Track[_Bucket]) -> None:
         """Write the rows of the parts to files in ``out``; ``folder`` is for others meanwhile."""
-        buckets = _poured(_joined(self._hashed(parts)), folder, "b", 64 - _BITS)
+        buckets = _fill_buckets(_rebatch(self._with_hashes(parts)), folder, "b", 64 - _BITS)
         leaves = (leaf for one in track(buckets, "write") for leaf in self._leaves(one, _BITS))
         number = 0
         for number, group in enumerate(_grouped(leaves), 1):
-            self._written(group, out / f"{number:06d}.parquet")
+            self._write_group(group, out / f"{number:06d}.parquet")
         if not number:
-            self._written([], out / "000001.parquet")
+            self._write_group([], out / "000001.parquet")
 
-    def _hashed(self, parts: Iterable[Any]) -> Iterator[RecordBatch]:
+    def _with_hashes(self, parts: Iterable[Any]) -> Iterator[RecordBatch]:
         """Yield the rows with the hashes of their persons; tell the owner of lines left out."""
         import pyarrow as pa
 
@@ -207,12 +207,12 @@ class _Work:
                 "holds; leave out those beyond the rows_per_unit of the release"
             )
         name, shift = f"{bucket.file.name}-", max(64 - used - _BITS, 0)
-        within = _poured(_joined(bucket.batches()), bucket.file.parent, name, shift)
+        within = _fill_buckets(_rebatch(bucket.batches()), bucket.file.parent, name, shift)
         bucket.file.unlink()
         for one in within:
             yield from self._leaves(one, used + _BITS)
 
-    def _written(self, group: Sequence[_Bucket], file: Path) -> None:
+    def _write_group(self, group: Sequence[_Bucket], file: Path) -> None:
         """Write the rows of some buckets as one row group, and remove the buckets."""
         import pyarrow as pa
         from pyarrow import parquet
@@ -228,7 +228,7 @@ class _Work:
             one.file.unlink()
 
 
-def _joined(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
+def _rebatch(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
     """Yield the same rows in batches of about :data:`_JOINED` bytes."""
     import pyarrow as pa
 
@@ -244,7 +244,9 @@ def _joined(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         yield from pa.Table.from_batches(held).combine_chunks().to_batches()
 
 
-def _poured(batches: Iterable[RecordBatch], folder: Path, name: str, shift: int) -> list[_Bucket]:
+def _fill_buckets(
+    batches: Iterable[RecordBatch], folder: Path, name: str, shift: int
+) -> list[_Bucket]:
     """Return the rows in buckets by the bits of their hashes from ``shift`` on, in their order."""
     from pyarrow import ipc
 

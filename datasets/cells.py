@@ -72,7 +72,7 @@ class Cells:
         self._status, self._source = status, source
 
     @cached_property
-    def _labelled(self) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    def _labels_and_codes(self) -> tuple[tuple[str, ...], NDArray[np.int64]]:
         if self._given is not None:
             return self._given
         import pyarrow
@@ -84,26 +84,26 @@ class Cells:
     @property
     def names(self) -> tuple[str, ...]:
         """The distinct labels."""
-        return self._labelled[0]
+        return self._labels_and_codes[0]
 
     @property
     def codes(self) -> NDArray[np.int64]:
         """Each cell's index in the labels, (N,)."""
-        return self._labelled[1]
+        return self._labels_and_codes[1]
 
     @property
-    def _lost(self) -> NDArray[np.bool_]:
+    def _unread(self) -> NDArray[np.bool_]:
         return np.isnan(self.numbers) if self._given is None else self._given[1] < 0
 
     @cached_property
     def status(self) -> NDArray[np.uint8]:
         """Whether each cell is OK, BLANK, UNFIT or UNKNOWN, (N,)."""
-        return self._lost.astype(np.uint8) if self._status is None else self._status
+        return self._unread.astype(np.uint8) if self._status is None else self._status
 
     @property
     def blank(self) -> NDArray[np.bool_]:
         """Mask of the cells without a value: blank, or not of the declared type, (N,)."""
-        return self._lost if self._status is None else np.isin(self._status, (BLANK, UNFIT))
+        return self._unread if self._status is None else np.isin(self._status, (BLANK, UNFIT))
 
     def count(self, status: int) -> int:
         """Return how many cells have a status. For the owner only."""

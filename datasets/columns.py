@@ -65,10 +65,10 @@ def some(values: tuple[str, ...], most: int = 8) -> str:
     return f"({shown}{', …' if len(values) > most else ''})"
 
 
-def told_apart(names: Iterable[str]) -> tuple[str, ...]:
+def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return names of which no two are alike: repeated ones are numbered.
 
-    >>> told_apart(["a", "a", "a (2)"])
+    >>> distinct_names(["a", "a", "a (2)"])
     ('a', 'a (2)', 'a (2) (2)')
     """
     found: dict[str, None] = {}
@@ -109,7 +109,7 @@ class Numeric:
             raise ValueError(f"mean of column {self.name!r} must be finite, got {self.mean!r}")
 
     @classmethod
-    def measured(cls, values: pd.Series[Any]) -> Numeric:
+    def of_values(cls, values: pd.Series[Any]) -> Numeric:
         """Return the column with the mean and the population standard deviation of its values.
 
         Blanks are ignored.
@@ -175,7 +175,7 @@ class Ordinal(Numeric):
         return _places(self.categories, values, self.type, guess)
 
     @classmethod
-    def measured(cls, values: pd.Series[Any], categories: tuple[str, ...] = ()) -> Ordinal:
+    def of_values(cls, values: pd.Series[Any], categories: tuple[str, ...] = ()) -> Ordinal:
         """Return the column with the mean and the population standard deviation of its indices.
 
         Args:
@@ -185,7 +185,7 @@ class Ordinal(Numeric):
         import pandas as pd
 
         name, categories = str(values.name), categories or categories_of(values)
-        codes = Numeric.measured(pd.Series(_places(categories, values)[0], name=name))
+        codes = Numeric.of_values(pd.Series(_places(categories, values)[0], name=name))
         return cls(name, codes.mean, codes.sd, categories)
 
 
@@ -210,7 +210,7 @@ class OneHot:
             distinct(self.name, self.categories)
 
     @classmethod
-    def measured(cls, values: pd.Series[Any]) -> OneHot:
+    def of_values(cls, values: pd.Series[Any]) -> OneHot:
         """Return the column with its own values, sorted, as categories."""
         return cls(str(values.name), categories_of(values))
 

@@ -329,7 +329,7 @@ Data = Dataset | BlockData
 """Encoded records, in memory or in blocks."""
 
 
-def shown(data: Data) -> Dataset:
+def sample_of_form(data: Data) -> Dataset:
     """Return the records for a check of their form: of those in blocks a record of ones."""
     if isinstance(data, Dataset):
         return data

@@ -28,10 +28,10 @@ from bdpvi.datasets.columns import (
     Numeric,
     Ordinal,
     distinct,
+    distinct_names,
     label,
     no_numbers,
     some,
-    told_apart,
 )
 from bdpvi.datasets.columns import with_text_names as with_text_names
 from bdpvi.datasets.origin import Origin
@@ -83,7 +83,7 @@ class Encoding:
     >>> Encoding.from_dict(encoding.to_dict()) == encoding
     True
     >>> lenient = Encoding(encoding.columns, "Census tables.", unknown="base")
-    >>> lenient.counted(pd.DataFrame({"sex": ["X"], "age": [30]}))
+    >>> lenient.encode_and_count(pd.DataFrame({"sex": ["X"], "age": [30]}))
     (tensor([[-1.,  0.,  0.]], dtype=torch.float64), {'sex': 1})
     >>> encoding.apply(pd.DataFrame({"sex": ["X"], "age": [30]}))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -123,7 +123,7 @@ class Encoding:
         >>> Encoding((OneHot("a", ("b",)), Numeric("a=b", 0.0, 1.0)), "By law.").feature_names
         ('a=b', 'a=b (2)')
         """
-        return told_apart(name for column in self.columns for name in self.of_column(column))
+        return distinct_names(name for column in self.columns for name in self.of_column(column))
 
     @property
     def places(self) -> dict[str, tuple[int, ...]]:
@@ -225,14 +225,16 @@ class Encoding:
             UserWarning: with the number of values that ``unknown="base"`` set to 0 in each column.
 
         Raises:
-            ValueError: as in :meth:`counted`.
+            ValueError: as in :meth:`encode_and_count`.
         """
-        features, counts = self.counted(frame)
+        features, counts = self.encode_and_count(frame)
         if counts:
-            warnings.warn(f"not known, features are 0: {said(counts)}", UserWarning, stacklevel=2)
+            warnings.warn(
+                f"not known, features are 0: {words_of_counts(counts)}", UserWarning, stacklevel=2
+            )
         return features
 
-    def counted(
+    def encode_and_count(
         self, frame: pd.DataFrame, guess: ColumnType | None = None
     ) -> tuple[Tensor, dict[str, int]]:
         """Return the features of raw rows, and the number of unknown values in each column.
@@ -349,10 +351,10 @@ class Encoding:
             raise ValueError(f"not the dictionary of an encoding: {error}") from error
 
 
-def said(counts: Mapping[str, int]) -> str:
+def words_of_counts(counts: Mapping[str, int]) -> str:
     """Return the numbers of unknown values in each column, in words.
 
-    >>> said({"age": 1, "sex": 2})
+    >>> words_of_counts({"age": 1, "sex": 2})
     "1 of 'age', 2 of 'sex'"
     """
     return ", ".join(f"{count} of {name!r}" for name, count in counts.items())

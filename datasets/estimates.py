@@ -104,7 +104,7 @@ class Purchase:
         return cls(used, tuple(kinds[name] for name in used), public, hashed)
 
     @property
-    def estimated(self) -> dict[str, str]:
+    def estimated_kinds(self) -> dict[str, str]:
         """The columns to estimate, with their kinds."""
         public = {column.name for column in self.public.columns} if self.public else set()
         pairs = zip(self.names, self.kinds, strict=True)
@@ -113,24 +113,26 @@ class Purchase:
     @property
     def empty(self) -> bool:
         """Whether nothing has to be estimated."""
-        return not self.estimated
+        return not self.estimated_kinds
 
     @property
-    def named(self) -> list[str]:
+    def estimated_names(self) -> list[str]:
         """The columns whose names of categories are estimated."""
         return [
-            name for name, kind in self.estimated.items() if kind == CATEGORY and not self.hashed
+            name
+            for name, kind in self.estimated_kinds.items()
+            if kind == CATEGORY and not self.hashed
         ]
 
     @property
     def may_name(self) -> bool:
         """Whether names may be estimated, for some outcome of the kinds."""
-        return not self.hashed and any(kind != NUMBER for kind in self.estimated.values())
+        return not self.hashed and any(kind != NUMBER for kind in self.estimated_kinds.values())
 
     @property
     def reserve(self) -> float:
         """Queries reserved for numeric columns that are nearly constant."""
-        numbers = sum(kind != CATEGORY for kind in self.estimated.values())
+        numbers = sum(kind != CATEGORY for kind in self.estimated_kinds.values())
         return max(1.0, numbers / 4) if numbers else 0.0
 
     @property
@@ -139,7 +141,7 @@ class Purchase:
 
         A column of undeclared kind counts as a number.
         """
-        counted = [1 - self.hashed if k == CATEGORY else 3 for k in self.estimated.values()]
+        counted = [1 - self.hashed if k == CATEGORY else 3 for k in self.estimated_kinds.values()]
         return sum(counted) + self.reserve
 
     @property
@@ -149,7 +151,7 @@ class Purchase:
         >>> Purchase.of(["age", "sex", "sick"], target="sick", categorical=["sex"]).fewest_features
         4
         """
-        made = {name: self._least(name, kind) for name, kind in self.estimated.items()}
+        made = {name: self._least(name, kind) for name, kind in self.estimated_kinds.items()}
         public = {column.name: column for column in self.public.columns} if self.public else {}
         columns = tuple((public | made)[name] for name in self.names)
         return len(Encoding(columns, SOURCE, unknown="other").feature_names)
@@ -196,7 +198,7 @@ def count(
         distance: the cost μ.
         key: key of this call only.
     """
-    open_ones = [name for name, kind in purchase.estimated.items() if kind == UNDECLARED]
+    open_ones = [name for name, kind in purchase.estimated_kinds.items() if kind == UNDECLARED]
     share = 0.5 if open_ones else 1.0
     deviation = 1 / (distance * math.sqrt(share))
     size, more = table.sum(_sizes, tuple(open_ones))
@@ -227,7 +229,7 @@ def excess(table: Columns, names: Sequence[str]) -> dict[str, int]:
 
 def count_rounding(purchase: Purchase, distance: float) -> float:
     """Return the total variation distance due to rounding in :func:`count`, in advance."""
-    undeclared = sum(kind == UNDECLARED for kind in purchase.estimated.values())
+    undeclared = sum(kind == UNDECLARED for kind in purchase.estimated_kinds.values())
     largest = math.sqrt(2 * max(1, undeclared)) / distance
     return exact.count_rounding(largest, 1 + undeclared)
 
@@ -248,7 +250,7 @@ def hashed_if_few(
     >>> [hashed_if_few(one, n, distance=0.1, delta=1e-6).hashed for n in (400, 4_000)]
     [True, False]
     """
-    named = sum(kind == CATEGORY for kind in purchase.estimated.values())
+    named = sum(kind == CATEGORY for kind in purchase.estimated_kinds.values())
     if not named or purchase.hashed:
         return purchase
     deviation = math.sqrt(purchase.queries) / distance
@@ -284,17 +286,17 @@ def estimate(
         types: the declared types by which the cells were read.
     """
     each = distance / math.sqrt(purchase.queries) if purchase.queries else 0.0
-    named = purchase.named
+    named = purchase.estimated_names
     made: dict[str, Column] = {
         c.name: c for c in (purchase.public.columns if purchase.public else ())
     }
     counts = table.sum(name_counts, tuple(named)) if named else {}
     for name in named:
         made[name] = _categories(name, counts[name], each, delta / len(named), key, rows)
-    for name, kind in purchase.estimated.items():
+    for name, kind in purchase.estimated_kinds.items():
         if kind == CATEGORY and name not in named:
             made[name] = Hashed(name)
-    numbers = [name for name, kind in purchase.estimated.items() if kind != CATEGORY]
+    numbers = [name for name, kind in purchase.estimated_kinds.items() if kind != CATEGORY]
     made |= scales(table, numbers, each, purchase.reserve, key)
     given, origin = purchase.public, Origin.ESTIMATED_HERE if charged else Origin.FROM_THIS_TABLE
     known = types or {}
@@ -316,8 +318,8 @@ def rounding(purchase: Purchase, distance: float, rows: int = 1) -> float:
     if not purchase.queries:
         return 0.0
     each = distance / math.sqrt(purchase.queries)
-    numbers = sum(kind != CATEGORY for kind in purchase.estimated.values())
-    counts = 3 * numbers + rows * len(purchase.named)
+    numbers = sum(kind != CATEGORY for kind in purchase.estimated_kinds.values())
+    counts = 3 * numbers + rows * len(purchase.estimated_names)
     return numbers * 3 * exact.ROUNDING + exact.count_rounding(
         exact.means_deviation(REACH, each), counts
     )

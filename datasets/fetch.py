@@ -94,13 +94,13 @@ def fetch(file: RawFile, path: str | os.PathLike[str] | None = None) -> bytes:
         FileNotFoundError: if ``path`` or ``$BDPVI_DATA`` does not exist.
         OSError: if the file cannot be read, or is not found and cannot be downloaded.
     """
-    found = _named(file, Path(path)) if path is not None else _searched(file)
+    found = _file_at(file, Path(path)) if path is not None else _find_file(file)
     if found is None:
         found = _download(file, cache_folder())
     return file.check(found.read_bytes(), str(found))
 
 
-def _named(file: RawFile, path: Path) -> Path:
+def _file_at(file: RawFile, path: Path) -> Path:
     if path.is_file():
         return path
     if not path.is_dir():
@@ -110,7 +110,7 @@ def _named(file: RawFile, path: Path) -> Path:
     return path / file.name
 
 
-def _searched(file: RawFile) -> Path | None:
+def _find_file(file: RawFile) -> Path | None:
     folders = [cache_folder()]
     if shared := os.environ.get("BDPVI_DATA"):
         if not Path(shared).is_dir():
@@ -122,7 +122,7 @@ def _searched(file: RawFile) -> Path | None:
 def _download(file: RawFile, folder: Path) -> Path:
     published = replace(file, also=())
 
-    def checked(url: str, output: str, dog: Any) -> None:
+    def download(url: str, output: str, dog: Any) -> None:
         pooch.HTTPDownloader(timeout=60)(url, output, dog)
         published.check(Path(output).read_bytes(), url)
 
@@ -134,7 +134,7 @@ def _download(file: RawFile, folder: Path) -> Path:
             known_hash=None if file.name.endswith(".gz") else f"sha256:{file.sha256}",
             fname=file.name,
             path=folder,
-            downloader=checked,
+            downloader=download,
         )
     except OSError as error:
         raise OSError(

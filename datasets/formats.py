@@ -31,7 +31,7 @@ class FileFormat:
     Raises:
         ValueError: naming the field at fault.
 
-    >>> FileFormat(separator=";", decimal=",").declared
+    >>> FileFormat(separator=";", decimal=",").differences
     {'separator': ';', 'decimal': ','}
     """
 
@@ -49,7 +49,7 @@ class FileFormat:
         check_date_format(self.date_format)
 
     @property
-    def declared(self) -> dict[str, str]:
+    def differences(self) -> dict[str, str]:
         """What differs from the usual format, by name, but for ``multiline`` and ``sheet``."""
         names = ("separator", "charset", "decimal", "thousands", "date_format")
         usual = {name: getattr(FileFormat, name) for name in names}

@@ -36,10 +36,10 @@ Unfit = dict[str, Any]
 ``clamped``, numbers out of range; ``unread``, no numbers; ``unknown``, no levels, by the first."""
 
 
-def said(unfit: Unfit) -> str:
+def words_of_unfit(unfit: Unfit) -> str:
     """Return how many cells do not fit, in words.
 
-    >>> said({"cells": 60, "clamped": 4})
+    >>> words_of_unfit({"cells": 60, "clamped": 4})
     '4 values out of range and clamped, more than 5 %: are the bounds right?'
     """
     clamped, unknown = unfit.get("clamped", 0), unfit.get("unknown", {})

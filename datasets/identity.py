@@ -20,7 +20,7 @@ from scipy import special
 
 from bdpvi.datasets.cells import array_of, coded, numbers_of
 from bdpvi.datasets.digests import Bits, of_texts
-from bdpvi.datasets.records import added
+from bdpvi.datasets.records import sum_of_results
 from bdpvi.datasets.spelling import BLANKS, EXACT, INEXACT, SPACE
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Identity:
 
     def __add__(self, other: Identity) -> Identity:
         digest = (self.digest + other.digest) % 2**64
-        return Identity(digest, self.rows + other.rows, added(self.columns, other.columns))
+        return Identity(digest, self.rows + other.rows, sum_of_results(self.columns, other.columns))
 
     def sealed(self, key: bytes) -> Sealed:
         """Return it under a key."""

@@ -117,7 +117,7 @@ class Items:
     def some(self) -> tuple[Tensor, ...]:
         """Return the first records that can be read, by which they are known again."""
         tried = by_halves(self.rows, torch.arange(min(len(self), _FIRST)))
-        return self.joined([one for _, one in tried if one is not None])
+        return self.join([one for _, one in tried if one is not None])
 
     def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the records at these positions, (B, ...) each, as ``like`` in type and place.
@@ -134,7 +134,7 @@ class Items:
         rows = tuple(a.to(b) for a, b in zip(found, self.like, strict=True))
         return rows if self.takes is None else _only(rows, self.takes(*rows))
 
-    def joined(self, parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    def join(self, parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Return records that were read in parts."""
         return tuple(map(torch.cat, zip(*parts, strict=True))) or self.rows(torch.arange(0))
 
@@ -182,7 +182,7 @@ class ItemRange:
 
     def _rows(self) -> tuple[Tensor, ...]:
         tried = by_halves(self.items.rows, torch.arange(self.start, self.stop))
-        return self.items.joined([one for _, one in tried if one is not None])
+        return self.items.join([one for _, one in tried if one is not None])
 
     def read(self) -> Iterator[tuple[Tensor, ...]]:
         """Yield those that can be read, without a number that is not finite."""

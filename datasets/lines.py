@@ -234,7 +234,7 @@ def parsed(content: bytes, names: Sequence[str], format: FileFormat) -> tuple[Ta
         if len(names) == 1 or not separator.isascii():
             content = re.sub(rb"(?m)^ +$", b"", content)
         if b'"' in content or not separator.isascii():
-            content, odd = _closed(content, separator)
+            content, odd = _close_lines(content, separator)
         columns, more = _columns(content, separator if separator.isascii() else ",", len(names))
         odd += more
     for at, column in enumerate(columns):
@@ -254,7 +254,7 @@ def _columns(content: bytes, separator: str, width: int) -> tuple[list[Any], int
     if re.fullmatch(rb"\n*", content):
         return [pa.array([], pa.string())] * width, odd
 
-    def left_out(line: Any) -> str:
+    def skip_line(line: Any) -> str:
         nonlocal odd
         odd += bool(line.text.strip(" "))
         return "skip"
@@ -263,7 +263,7 @@ def _columns(content: bytes, separator: str, width: int) -> tuple[list[Any], int
     found = reader.read_csv(
         pa.BufferReader(content),
         reader.ReadOptions(column_names=names, block_size=len(content) + 1, use_threads=False),
-        reader.ParseOptions(delimiter=separator, invalid_row_handler=left_out),
+        reader.ParseOptions(delimiter=separator, invalid_row_handler=skip_line),
         reader.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()),
             strings_can_be_null=False,
@@ -273,7 +273,7 @@ def _columns(content: bytes, separator: str, width: int) -> tuple[list[Any], int
     return found.columns, odd
 
 
-def _closed(content: bytes, separator: str) -> tuple[bytes, int]:
+def _close_lines(content: bytes, separator: str) -> tuple[bytes, int]:
     """Return the lines whose quotes are closed, in order, and the number of the others.
 
     A line is as pyarrow reads it if its quotes alternately begin and end a value, where two

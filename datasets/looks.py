@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets.cells import Columns, places_of, read_cells
-from bdpvi.datasets.encoding import Encoding, said
+from bdpvi.datasets.encoding import Encoding, words_of_counts
 from bdpvi.datasets.origin import target_bounds
 from bdpvi.datasets.spelling import number_of
 from bdpvi.datasets.types import BLANK, UNFIT, UNUSED, ColumnType
@@ -127,7 +127,7 @@ def tell_of_unclear(found: Unclear, encoding: Encoding, stacklevel: int = 4) -> 
     "cells of these rows: blank: 1 of 'sex', 2 of 'age'; unfit"
     """
     if found:
-        each = "; ".join(f"{kind}: {said(counts)}" for kind, counts in found.items())
+        each = "; ".join(f"{kind}: {words_of_counts(counts)}" for kind, counts in found.items())
         how = (
             "Each counts as what training saw of such cells, or, if that was little, about as the "
             "mean of its column"

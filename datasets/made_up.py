@@ -13,7 +13,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bdpvi.datasets.estimates import CATEGORY, UNDECLARED
-from bdpvi.datasets.records import Held, added
+from bdpvi.datasets.records import Held, sum_of_results
 from bdpvi.datasets.table import Table
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Copies(Held[Any]):
         """
         result: Any = f(self.part, *public)
         for _ in range(_DOUBLED):
-            result = added(result, result)
+            result = sum_of_results(result, result)
         return result  # type: ignore[no-any-return]
 
 

@@ -28,7 +28,7 @@ _DIGITS = 6
 _NAMES = frozenset({"id", "ids", "identifier", "uid", "uuid", "guid", "ssn", "mrn"})
 
 
-def measured(
+def measure_encoding(
     frame: pd.DataFrame, *, encoding: str, categorical: Sequence[str], level: bool, unknown: str
 ) -> Encoding:
     """Return an encoding with constants computed from the table's rows.
@@ -137,12 +137,12 @@ def _column(values: pd.Series[Any], encoding: str, categorical: bool) -> Column:
         raise ValueError(found)
     if _measures(values, categorical):
         try:
-            return Numeric.measured(values)
+            return Numeric.of_values(values)
         except ValueError as error:
             raise ValueError(f"{error}. {_leave_out(values)}, or correct it") from error
     if encoding == "ordinal":
-        return Ordinal.measured(values, categories_of(values))
-    return OneHot.measured(values)
+        return Ordinal.of_values(values, categories_of(values))
+    return OneHot.of_values(values)
 
 
 def _leave_out(values: pd.Series[Any]) -> str:
@@ -171,10 +171,11 @@ def _numbers_rows(values: pd.Series[Any]) -> bool:
     )
 
 
-def repeated(frame: pd.DataFrame) -> list[str]:
+def repeated_identifiers(frame: pd.DataFrame) -> list[str]:
     """Return the columns named like identifiers in which a value occurs more than once.
 
-    >>> repeated(pd.DataFrame({"patient_id": [7, 7, None], "visit_id": [1, 2, 3], "age": 40}))
+    >>> visits = {"patient_id": [7, 7, None], "visit_id": [1, 2, 3], "age": 40}
+    >>> repeated_identifiers(pd.DataFrame(visits))
     ['patient_id']
     """
     called = (str(name) for name in frame if called_identifier(str(name)))

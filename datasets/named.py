@@ -58,7 +58,7 @@ class Argument:
         kind = str(value.dtype).split(".")[1]
         return cls(name, tuple(value.shape[1:]), kind if kind in WHOLE else "")
 
-    def checked(self, value: Any, like: Tensor) -> Tensor:
+    def check(self, value: Any, like: Tensor) -> Tensor:
         """Return records, (N, ...), in their type, or that of ``like``.
 
         Raises:
@@ -83,7 +83,7 @@ def blank(arguments: tuple[Argument, ...], like: Tensor) -> dict[str, Tensor]:
             validate.at_most(f"{argument.name}.shape", size, _MOST)
     validate.at_most("features", sum(math.prod(argument.shape) for argument in arguments), _MOST)
     return {
-        argument.name: argument.checked(like.new_zeros(1, *argument.shape), like)
+        argument.name: argument.check(like.new_zeros(1, *argument.shape), like)
         for argument in arguments
     }
 
@@ -106,7 +106,7 @@ def features_of(arguments: tuple[Argument, ...], x: Any, like: Tensor) -> dict[s
         x = dict(zip(names, given, strict=True))
     if missing := [name for name in names if name not in x]:
         raise ValueError(f"x has no feature {missing[0]!r}; the model takes {', '.join(names)}")
-    result = {argument.name: argument.checked(x[argument.name], like) for argument in arguments}
+    result = {argument.name: argument.check(x[argument.name], like) for argument in arguments}
     for name, value in result.items():
         validate.same_length(name, value, names[0], result[names[0]])
     return result

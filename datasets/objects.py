@@ -131,7 +131,7 @@ def in_memory(table: Any) -> Any:
         found.validate(full=True)
         return frame_of(cleaned(found).rename_columns(names_of(found.column_names)))
     if hasattr(table, "fetchall"):
-        return _once(_fetched(table), begun=bool(getattr(table, "rownumber", 0)))
+        return _once(_fetch_rows(table), begun=bool(getattr(table, "rownumber", 0)))
     if hasattr(table, "__next__"):
         begun = inspect.isgenerator(table) and inspect.getgeneratorstate(table) != "GEN_CREATED"
         return _of_rows(_once([] if begun else [*table], begun))
@@ -234,7 +234,7 @@ def _form(row: Any) -> frozenset[Any] | int | None:
     return None if whole or not hasattr(row, "__getitem__") else len(row)
 
 
-def _fetched(cursor: Any) -> pd.DataFrame:
+def _fetch_rows(cursor: Any) -> pd.DataFrame:
     """Return the rows that a cursor gives: cells as the database gives them."""
     names = cursor.keys() if hasattr(cursor, "keys") else [one[0] for one in cursor.description]
     rows = [tuple(one) for one in cursor.fetchall()]
@@ -252,6 +252,6 @@ def _query(words: str, connection: Any) -> Any:
             connection = connection.connection
         cursor = connection.cursor()
         cursor.execute(words)
-        return _fetched(cursor)
+        return _fetch_rows(cursor)
     except Exception as error:  # databases raise anything
         raise ValueError(f"table: the query {words!r:.200} fails: {error}") from error

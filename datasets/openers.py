@@ -112,15 +112,15 @@ class Grouped(Reader):
     def of(cls, file: Stored, kind: str, format: FileFormat) -> Grouped:
         """Open a file; no row is read."""
         with file.open() as opened:
-            found = _grouped(opened, kind)
+            found = _arrow_reader(opened, kind)
             stored = found.schema_arrow if kind == "parquet" else found.schema
             made = cls(file, kind, (), int(getattr(found, _GROUPS[kind])), stored)
-        names = [stored.names[at] for at in made._kept]
+        names = [stored.names[at] for at in made._column_places]
         shown = names_of([*names, *(name for name, _, _ in made._ranges)])
         return replace(made, names=tuple(shown))
 
     @cached_property
-    def _kept(self) -> list[int]:
+    def _column_places(self) -> list[int]:
         """The places of its columns: those without a name are a data frame's row numbers."""
         return [at for at, name in enumerate(self.stored.names) if not _INDEX.fullmatch(name)]
 
@@ -152,7 +152,7 @@ class Grouped(Reader):
 
         none = True
         with self.file.open() as opened:
-            found = _grouped(opened, self.kind)
+            found = _arrow_reader(opened, self.kind)
             earlier = range(place or 0) if self._ranges else ()
             at = sum(len(batch) for one in earlier for batch in self._batches(found, one))
             for batch in () if place is None else self._batches(found, place):
@@ -174,7 +174,7 @@ class Grouped(Reader):
         """Return rows from number ``at`` on with all columns, by their printable names."""
         import pyarrow as pa
 
-        made = cleaned(table.select(self._kept))
+        made = cleaned(table.select(self._column_places))
         for name, start, step in self._ranges:
             numbers = range(start + step * at, start + step * (at + len(table)), step)
             made = made.append_column(name, pa.array(numbers, pa.int64()))
@@ -182,7 +182,7 @@ class Grouped(Reader):
         return made.rename_columns(self.names).replace_schema_metadata(noted)
 
 
-def _grouped(opened: Any, kind: str) -> Any:
+def _arrow_reader(opened: Any, kind: str) -> Any:
     """Return pyarrow's reader of an opened file."""
     if kind == "parquet":
         from pyarrow import parquet
@@ -227,7 +227,7 @@ class Partition:
         yield from ((spelt(rows), 0) for rows in self.read())
 
 
-def opened(file: Stored, kind: str, format: FileFormat) -> Reader:
+def open_reader(file: Stored, kind: str, format: FileFormat) -> Reader:
     """Return the reader of a file.
 
     Raises:
@@ -246,7 +246,7 @@ def opened(file: Stored, kind: str, format: FileFormat) -> Reader:
 
 def of_files(path: str, format: FileFormat, size: int) -> tuple[tuple[str, ...], list[Part]]:
     """Return the header and the blocks of a file, or of a folder or glob of files of one kind."""
-    files = [_stored(name) for name in files_of(path)]
+    files = [_open_stored(name) for name in files_of(path)]
     kinds = sorted({KINDS[kind].words.split()[0] for _, kind in files}, reverse=True)
     if len(kinds) > 1:
         raise ValueError(
@@ -255,7 +255,7 @@ def of_files(path: str, format: FileFormat, size: int) -> tuple[tuple[str, ...],
     header: tuple[str, ...] = ()
     parts: list[Part] = []
     for file, kind in files:
-        reader = opened(file, kind, format)
+        reader = open_reader(file, kind, format)
         header = header or reader.names
         _same(reader.names, header, file.path, files[0][0].path)
         parts += [Block(reader, place, header) for place in reader.places(size)]
@@ -263,7 +263,7 @@ def of_files(path: str, format: FileFormat, size: int) -> tuple[tuple[str, ...],
     return header, filled or parts[-1:]
 
 
-def _stored(name: str) -> tuple[Stored, str]:
+def _open_stored(name: str) -> tuple[Stored, str]:
     try:
         file = Stored.of(name)
         return file, file.kind()

@@ -32,10 +32,10 @@ class Origin(str, Enum):
     PUBLIC = "public"
 
 
-def declared(**facts: object) -> dict[str, str]:
+def declarations(**facts: object) -> dict[str, str]:
     """Return declarations about a table, in words to be published.
 
-    >>> declared(positive=0, numeric=("age", "dose"), missing=None, left_out=())
+    >>> declarations(positive=0, numeric=("age", "dose"), missing=None, left_out=())
     {'positive': '0', 'numeric': 'age, dose'}
     """
     return {
@@ -83,7 +83,7 @@ def target_bounds(model: object) -> tuple[str, ...]:
 def listed(facts: Mapping[str, str]) -> str:
     """Return declared facts as a sentence; "" without any.
 
-    >>> listed(declared(positive=0, rows="about 500"))
+    >>> listed(declarations(positive=0, rows="about 500"))
     'Declared: positive: 0; rows: about 500'
     """
     words = "; ".join(f"{name}: {said}" for name, said in facts.items())

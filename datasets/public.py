@@ -36,7 +36,7 @@ def public_table(
         "Means, standard deviations and categories are computed from all rows of the published "
         f"{name} table, training and test."
     )
-    columns = columns or tuple(Numeric.measured(frame[column]) for column in frame)
+    columns = columns or tuple(Numeric.of_values(frame[column]) for column in frame)
     encoding = Encoding(columns, source, origin=Origin.FROM_THIS_TABLE)
     return Dataset(
         encoding.apply(frame),

@@ -66,7 +66,7 @@ class People:
     def of(self, parts: Callable[[], Sequence[Any]]) -> Any:
         """Return the ledger; if none was given, joined to others of these rows in this process."""
         if self.ledger is self._own and self.kept.process is None:
-            self.kept.joined(*parts())
+            self.kept.join(*parts())
         return self.kept
 
     def share(
@@ -181,7 +181,7 @@ class Spread(Generic[T]):
 
     def first(self) -> T:
         """Return the records of the first block that are read first."""
-        return _stepped(next(iter(self.parts[0].read())), self.steps)  # type: ignore[no-any-return]
+        return _apply_steps(next(iter(self.parts[0].read())), self.steps)  # type: ignore[no-any-return]
 
     def rows(self) -> Iterator[T]:
         """Do :meth:`Held.rows`, in this process, and check what was read as sums do."""
@@ -192,9 +192,9 @@ class Spread(Generic[T]):
             try:
                 for part in block.read():
                     digest += digests.of(part)
-                    yield _stepped(part, self.steps)
+                    yield _apply_steps(part, self.steps)
             except Exception as error:
-                _failed(block, error)
+                _raise_block_error(block, error)
             self._same(block, None, digest)
 
     def thinned(self, step: int) -> Spread[T]:
@@ -218,20 +218,20 @@ class Spread(Generic[T]):
         """Yield the sum of every block, in order."""
         steps = (*self.steps, (f, public))
         task = partial(_sum_of, steps=steps, made_by=version("bdpvi"))
-        sent = partial(_worked, steps=steps, made_by=version("bdpvi"))
+        sent = partial(_sum_in_worker, steps=steps, made_by=version("bdpvi"))
         turns = iter(self.parts if self.track is None else self.track(self.parts, self.what))
         if self.executor is None:
             for block in turns:
                 try:
                     found = task(block)
                 except Exception as error:
-                    _failed(block, error)
+                    _raise_block_error(block, error)
                 yield self._same(block, *found)
             return
         waiting: deque[tuple[Part, Future[tuple[S, int]]]] = deque()
         try:
             for block in turns:
-                waiting.append((block, self._sent(sent, block)))
+                waiting.append((block, self._send(sent, block)))
                 if len(waiting) >= self.ahead:
                     first = waiting.popleft()
                     yield self._same(first[0], *_result(*first))
@@ -252,12 +252,12 @@ class Spread(Generic[T]):
             )
         return found
 
-    def _sent(self, task: Callable[[Part], S], block: Part) -> Future[S]:
+    def _send(self, task: Callable[[Part], S], block: Part) -> Future[S]:
         assert self.executor is not None
         try:
             return self.executor.submit(task, block)
         except Exception as error:
-            _failed(block, error)
+            _raise_block_error(block, error)
 
 
 Records = Held[T] | Spread[T]
@@ -274,13 +274,13 @@ def in_pairs(results: Iterable[Any]) -> Any:
     for one in results:
         level = 0
         while held and held[-1][0] == level:
-            one, level = added(held.pop()[1], one), level + 1
+            one, level = sum_of_results(held.pop()[1], one), level + 1
         held.append((level, one))
     if not held:
         raise ValueError("it yields no rows; an iterator can be read once, and each pass reads it")
     total = held.pop()[1]
     while held:
-        total = added(held.pop()[1], total)
+        total = sum_of_results(held.pop()[1], total)
     return total
 
 
@@ -293,16 +293,16 @@ def depth(number: int) -> int:
     return number.bit_length() if number > 1 else 0
 
 
-def added(one: Any, other: Any) -> Any:
+def sum_of_results(one: Any, other: Any) -> Any:
     """Return the sum of two results, part by part; a key that one lacks counts as 0.
 
-    >>> added((1, {"a": 2}), (10, {"b": 5}))
+    >>> sum_of_results((1, {"a": 2}), (10, {"b": 5}))
     (11, {'a': 2, 'b': 5})
     """
     if isinstance(one, tuple):
-        return tuple(added(a, b) for a, b in zip(one, other, strict=True))
+        return tuple(sum_of_results(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, dict):
-        both = {name: added(one[name], other[name]) for name in one if name in other}
+        both = {name: sum_of_results(one[name], other[name]) for name in one if name in other}
         return {**one, **other, **both}
     return one + other
 
@@ -326,27 +326,27 @@ def _sum_of(
             "version there"
         )
 
-    def summed() -> tuple[Any, int]:
+    def sum_block() -> tuple[Any, int]:
         read: list[int] = []
 
         def parts() -> Iterator[Any]:
             for part in block.read():
                 read.append(digests.of(part))
-                yield _stepped(part, steps)
+                yield _apply_steps(part, steps)
 
         return in_pairs(parts()), sum(read)
 
     if "torch" not in sys.modules:
-        made = summed()
+        made = sum_block()
         if "torch" not in sys.modules:  # a step may load it
             return made
     from bdpvi._ground import host, threads
 
     with host.on(host.HOST), threads.single():
-        return summed()
+        return sum_block()
 
 
-def _worked(block: Part, **given: Any) -> Any:
+def _sum_in_worker(block: Part, **given: Any) -> Any:
     """Do :func:`_sum_of` in a worker, whose threads then stay as many as they are in a sum."""
     import torch
 
@@ -354,7 +354,7 @@ def _worked(block: Part, **given: Any) -> Any:
     return _sum_of(block, **given)
 
 
-def _stepped(part: Any, steps: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> Any:
+def _apply_steps(part: Any, steps: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> Any:
     for f, public in steps:
         part = f(part, *public)
     return part
@@ -364,10 +364,10 @@ def _result(block: Part, future: Future[S]) -> S:
     try:
         return future.result()
     except (Exception, CancelledError) as error:
-        _failed(block, error)
+        _raise_block_error(block, error)
 
 
-def _failed(block: Part, error: BaseException) -> NoReturn:
+def _raise_block_error(block: Part, error: BaseException) -> NoReturn:
     """Raise the error of a block, with its name."""
     if isinstance(error, _Worker):
         raise error

@@ -46,7 +46,7 @@ class Schema:
         ValueError: if there is no column, a name is blank, or a column is also left out.
 
     >>> people = Schema({"age": ColumnType(kind="integer", low=0, high=110)}, "Questionnaire 2021")
-    >>> people.marked
+    >>> people.from_rows
     ()
     """
 
@@ -104,7 +104,7 @@ class Schema:
         return None if type is None or type.kind == ANY else type, rest
 
     @property
-    def marked(self) -> tuple[str, ...]:
+    def from_rows(self) -> tuple[str, ...]:
         """Columns whose levels or bounds were read from the rows."""
         return tuple(name for name, one in self.bounded.items() if one.origin == ROWS)
 

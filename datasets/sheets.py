@@ -49,10 +49,10 @@ class Sheet(Reader):
 
     def _cells(self, most: int | None = None) -> tuple[list[str], list[list[Any]]]:
         """Return the names of the columns, and the rows of at most so many lines."""
-        reader = _needed("python_calamine", self.file.path, "excel")
+        reader = _import_optional("python_calamine", self.file.path, "excel")
         with self.file.open() as opened:
             book = reader.CalamineWorkbook.from_filelike(opened)
-            sheet = book.get_sheet_by_name(self._chosen(book.sheet_names))
+            sheet = book.get_sheet_by_name(self._sheet_name(book.sheet_names))
             rows = [
                 [None if one == "" else one for one in row] for row in sheet.to_python(nrows=most)
             ]
@@ -62,7 +62,7 @@ class Sheet(Reader):
         filled = [row for row in rows[1:] if any(cell is not None for cell in row)]
         return names_of(map(_title, rows[0])), filled
 
-    def _chosen(self, names: list[str]) -> str:
+    def _sheet_name(self, names: list[str]) -> str:
         """Return the name of the sheet that is read."""
         if self.sheet in names or (not self.sheet and len(names) == 1):
             return self.sheet or names[0]
@@ -93,7 +93,7 @@ class Observations(Reader):
     @classmethod
     def of(cls, file: Stored, kind: str, format: FileFormat) -> Observations:
         """Open a file; no row is read."""
-        frame, about = _observed(file, kind, metadataonly=True)
+        frame, about = _read_statistics(file, kind, metadataonly=True)
         return cls(file, kind, tuple(frame.columns), about.number_rows or 1)
 
     def places(self, size: int) -> list[tuple[int, int]]:
@@ -110,12 +110,12 @@ class Observations(Reader):
         given: dict[str, Any] = {"row_offset": place[0], "row_limit": place[1]}
         if self.kind in ("sav", "por", "dta"):  # SAS keeps its labels in another file
             given |= {"apply_value_formats": True, "formats_as_category": False}
-        yield _observed(self.file, self.kind, **given)[0], 0, 0
+        yield _read_statistics(self.file, self.kind, **given)[0], 0, 0
 
 
-def _observed(file: Stored, kind: str, **given: Any) -> tuple[pd.DataFrame, Any]:
+def _read_statistics(file: Stored, kind: str, **given: Any) -> tuple[pd.DataFrame, Any]:
     """Return rows of a statistics file, and what it says of them."""
-    reader = _needed("pyreadstat", file.path, "stats")
+    reader = _import_optional("pyreadstat", file.path, "stats")
     if "://" in file.path:
         raise ValueError("it is read from a local file only; copy it")
     file.check()
@@ -134,7 +134,7 @@ def labels_of(path: str) -> dict[str, tuple[Mapping[str, str], tuple[str, ...]]]
     file = Stored.of(path)
     if "://" in path or KINDS[kind := file.kind()].reader != "sheets.Observations":
         return {}
-    frame, about = _observed(file, kind, metadataonly=True)
+    frame, about = _read_statistics(file, kind, metadataonly=True)
     names = dict(zip(about.column_names, frame.columns, strict=True))
     result: dict[str, tuple[Mapping[str, str], tuple[str, ...]]] = {}
     for name, labels in about.variable_value_labels.items():
@@ -149,7 +149,7 @@ def labels_of(path: str) -> dict[str, tuple[Mapping[str, str], tuple[str, ...]]]
     return result
 
 
-def _needed(module: str, path: str, extra: str) -> Any:
+def _import_optional(module: str, path: str, extra: str) -> Any:
     """Return an optional package.
 
     Raises:

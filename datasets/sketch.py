@@ -79,7 +79,7 @@ def samples_of(parts: Sequence[Any]) -> tuple[Sketch, ...]:
         some = _different(_bits(column[:_COMPARED]))
         if len(some) > most:
             most, varied = len(some), column
-        if len(some) >= _NAMES * len(column[:_COMPARED]) and (made := _named(column)):
+        if len(some) >= _NAMES * len(column[:_COMPARED]) and (made := _sample_of_names(column)):
             found.append(made)
     if varied is not None and (not found or len(varied) <= _MANY):
         rows = _rows(blocks[:-1] or blocks, _some(_bits(varied) * _FACTOR))
@@ -139,7 +139,7 @@ def _different(values: NDArray[Any]) -> NDArray[Any]:
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
-def _named(column: NDArray[Any]) -> Sketch | None:
+def _sample_of_names(column: NDArray[Any]) -> Sketch | None:
     """Return the sample of a column that names records, if it does."""
     hashes = _bits(column) * _FACTOR
     cut = len(hashes) > KEPT

@@ -159,7 +159,7 @@ def digits(number: str) -> str:
     return text if text == "0" else sign + text
 
 
-def shown(text: str) -> str:
+def printable_label(text: str) -> str:
     """Return the label of a text: at most 200 printable characters, the last a digest of more."""
     made = text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
     if len(text) <= _LONGEST:

@@ -81,7 +81,7 @@ def first_rows(data: Dataset, test_fraction: float = 0.2) -> Split:
         )
     rows = torch.arange(len(data), device=data.ids.device)
     note = f"the first {1 - test_fraction:.15g} of the rows, in file order, are for training"
-    data = _noted(data, "split", note)
+    data = _add_note(data, "split", note)
     return Split(data.select(rows[:cut]), data.select(rows[cut:]))
 
 
@@ -99,18 +99,18 @@ def shuffled(data: Dataset, test_fraction: float = 0.2, seed: int = 0) -> Split:
     split = first_rows(data.select(permutation(len(data), seed).to(data.ids.device)), test_fraction)
     share = f"{1 - test_fraction:.15g} of the rows"
     note = f"{share}, permuted with seed {seed}, are for training"
-    return noted(split, "split", note)
+    return add_note(split, "split", note)
 
 
 def experiment(split: Split) -> Split:
     """Return the split of a private table, marked as an experiment: nothing may be released."""
-    return noted(split, EXPERIMENT)
+    return add_note(split, EXPERIMENT)
 
 
-def noted(split: Split, key: str, what: object = True) -> Split:
+def add_note(split: Split, key: str, what: object = True) -> Split:
     """Return the split with a note on both of its parts."""
 
-    return Split(_noted(split.train, key, what), _noted(split.test, key, what))
+    return Split(_add_note(split.train, key, what), _add_note(split.test, key, what))
 
 
 def folds(data: Dataset, count: int = 5, seed: int = 0) -> list[Split]:
@@ -135,12 +135,12 @@ def folds(data: Dataset, count: int = 5, seed: int = 0) -> list[Split]:
         note = f"fold {number + 1} of {count} of the rows, permuted with seed {seed}"
         splits.append(
             Split(
-                _noted(data.select(rest), "split", f"all but {note}, are for training"),
-                _noted(data.select(test), "split", f"{note}, is held out"),
+                _add_note(data.select(rest), "split", f"all but {note}, are for training"),
+                _add_note(data.select(test), "split", f"{note}, is held out"),
             )
         )
     return splits
 
 
-def _noted(data: Dataset, key: str, what: object) -> Dataset:
+def _add_note(data: Dataset, key: str, what: object) -> Dataset:
     return replace(data, preprocessing={**data.preprocessing, key: what})

@@ -249,7 +249,7 @@ class Table:
         if target in names or not names:
             raise ValueError(f"features={names} must name columns but the target")
         rows, columns = self.records(), (*names, target)
-        left_out, kept = rows.sum(_counted, columns)
+        left_out, kept = rows.sum(_count_records, columns)
         why = (
             "a line cannot be split, a value is not a finite number, or a target is neither 0 nor 1"
         )
@@ -322,7 +322,7 @@ def _numbers(frame: pd.DataFrame, columns: Sequence[str]) -> tuple[Tensor, Tenso
     return found[:, :-1], found[:, -1]
 
 
-def _counted(frame: pd.DataFrame, columns: Sequence[str]) -> tuple[int, int]:
+def _count_records(frame: pd.DataFrame, columns: Sequence[str]) -> tuple[int, int]:
     """Return the number of records that cannot be used, and of those that can."""
     kept = len(_numbers(frame, columns)[1])
     return len(frame) - kept + int(frame.attrs.get(LEFT_OUT, 0)), kept

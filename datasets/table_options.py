@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bdpvi._ground import validate
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import UNKNOWN, Encoding
-from bdpvi.datasets.origin import declared
+from bdpvi.datasets.origin import declarations
 from bdpvi.datasets.schema import Schema
 
 
@@ -59,10 +59,10 @@ class TableOptions:
             validate.choice("unknown", self.unknown, UNKNOWN)
 
     @property
-    def declared(self) -> dict[str, str]:
+    def declarations(self) -> dict[str, str]:
         """The owner's declarations about the table, in words."""
         named = () if self.constants else tuple(n for n in self.categorical if n not in self.drop)
-        return declared(
+        return declarations(
             positive=None if self.positive is None else read_cell(self.positive)[1],
             **({} if self.types is None else self.types.kinds),
             categorical=named,

@@ -19,13 +19,13 @@ from torch import Tensor
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cell, read_cells, series_of
 from bdpvi.datasets.dataset import Dataset, People, Split
-from bdpvi.datasets.encoding import Encoding, blanks, said, with_text_names
+from bdpvi.datasets.encoding import Encoding, blanks, with_text_names, words_of_counts
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import misread, tell_of_misread
-from bdpvi.datasets.measuring import measured, outcome, whole
-from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
+from bdpvi.datasets.measuring import measure_encoding, outcome, whole
+from bdpvi.datasets.origin import DECLARED, MULTILINE, declarations
 from bdpvi.datasets.schema import Schema, in_file
-from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
+from bdpvi.datasets.split import add_note, by_coins, experiment, shuffled
 from bdpvi.datasets.table import Table
 from bdpvi.datasets.table_options import TableOptions
 from bdpvi.datasets.types import NAMES, UNUSED, types_of
@@ -121,13 +121,13 @@ def from_csv(
     named = (options.get("unit"), *categorical)
     frame, types = read_file(path, file, constants, options.get("types"), named)
     if not constants:
-        types = _named(types, [one for one in categorical if one in frame])
+        types = _with_categories(types, [one for one in categorical if one in frame])
     options = {"name": Path(path).stem, **options, "types": types}
     split = from_frame(frame, target, **options)
-    if file.declared:
-        said = {**split.train.preprocessing[DECLARED], **declared(**file.declared)}
-        split = noted(split, DECLARED, said)
-    return noted(split, MULTILINE) if file.multiline else split
+    if file.differences:
+        said = {**split.train.preprocessing[DECLARED], **declarations(**file.differences)}
+        split = add_note(split, DECLARED, said)
+    return add_note(split, MULTILINE) if file.multiline else split
 
 
 def read_file(
@@ -153,7 +153,7 @@ def read_file(
     return table.frame(text=text, least=0 if text else 1, written=written), types
 
 
-def _named(types: Schema | None, categorical: Sequence[str]) -> Schema | None:
+def _with_categories(types: Schema | None, categorical: Sequence[str]) -> Schema | None:
     """Return the types with these columns as categories, unless they say what these are."""
     if types is None:
         types_ = types_of(categorical)
@@ -208,7 +208,7 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
     tell_of_misread(misread(frame, types), types)
     if target in types and chosen.positive is not None:
         chosen = replace(chosen, positive=read_cell(chosen.positive, types[target])[1])
-    used = _used(frame, target, chosen)
+    used = _feature_columns(frame, target, chosen)
     if chosen.constants is not None:
         return _by_constants(frame, target, chosen, chosen.constants.typed(types))
     named = [name for name in used if name in types and types[name].kind in NAMES]
@@ -221,10 +221,10 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
     if not len(frame):
         raise ValueError("the table has no rows" + " without a blank" * (chosen.missing == "drop"))
     problems = _blank_lines(frame, target, chosen)
-    with _noted(problems):
+    with _collect_errors(problems):
         y, meaning = outcome(frame[target].dropna(), chosen.positive)
-    with _noted(problems):
-        encoding = measured(
+    with _collect_errors(problems):
+        encoding = measure_encoding(
             frame[used],
             encoding=chosen.encoding,
             categorical=[*chosen.categorical, *named],
@@ -233,15 +233,17 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
         )
         if not problems:
             encoding = encoding.typed(types)
-            x, counts = encoding.counted(raw.iloc[rows])
+            x, counts = encoding.encode_and_count(raw.iloc[rows])
     if problems:
         raise ValueError("\n".join(problems))
     if counts:
-        warnings.warn(f"not known, features are 0: {said(counts)}", UserWarning, stacklevel=2)
-    return _made(x, y, rows, encoding, meaning, chosen)
+        warnings.warn(
+            f"not known, features are 0: {words_of_counts(counts)}", UserWarning, stacklevel=2
+        )
+    return _make_dataset(x, y, rows, encoding, meaning, chosen)
 
 
-def _made(
+def _make_dataset(
     x: Tensor,
     y: NDArray[np.float64],
     rows: NDArray[np.int64],
@@ -258,7 +260,7 @@ def _made(
         preprocessing={
             "encoding": encoding.to_dict(),
             "target": meaning,
-            DECLARED: chosen.declared,
+            DECLARED: chosen.declarations,
         },
     )
 
@@ -290,20 +292,20 @@ def _by_constants(
         4,
     )
     if counts:
-        why = f"for the owner only: not known, features are 0: {said(counts)}"
+        why = f"for the owner only: not known, features are 0: {words_of_counts(counts)}"
         warnings.warn(why, UserWarning, stacklevel=3)
     rows = np.flatnonzero(good)
     meaning = {"column": target, "positive": positive, "negative": f"not {positive}"}
-    return _made(x[rows], names[cells.codes][rows], rows, encoding, meaning, chosen)
+    return _make_dataset(x[rows], names[cells.codes][rows], rows, encoding, meaning, chosen)
 
 
-def _used(frame: pd.DataFrame, target: str, chosen: TableOptions) -> list[str]:
+def _feature_columns(frame: pd.DataFrame, target: str, chosen: TableOptions) -> list[str]:
     """Return the columns of the table that become features."""
-    _known("target", [target], frame)
-    _known("drop", chosen.drop, frame)
-    _known("categorical", chosen.categorical, frame)
+    _check_columns("target", [target], frame)
+    _check_columns("drop", chosen.drop, frame)
+    _check_columns("categorical", chosen.categorical, frame)
     if chosen.constants is None:
-        out = {target, *chosen.drop, *_unused(chosen)}
+        out = {target, *chosen.drop, *_unused_columns(chosen)}
         used = [str(c) for c in frame if c not in out]
         if not used:
             raise ValueError("no column is left to be a feature")
@@ -315,7 +317,7 @@ def _used(frame: pd.DataFrame, target: str, chosen: TableOptions) -> list[str]:
     return [name for name in listed if name in frame.columns]
 
 
-def _unused(chosen: TableOptions) -> list[str]:
+def _unused_columns(chosen: TableOptions) -> list[str]:
     types = {} if chosen.types is None else chosen.types.read_by
     return [name for name, one in types.items() if one.kind in UNUSED]
 
@@ -343,7 +345,7 @@ def _blank_lines(frame: pd.DataFrame, target: str, chosen: TableOptions) -> list
 
 
 @contextmanager
-def _noted(problems: list[str]) -> Iterator[None]:
+def _collect_errors(problems: list[str]) -> Iterator[None]:
     """Collect an error in ``problems``, so that all of a table's problems are listed at once."""
     try:
         yield
@@ -351,7 +353,7 @@ def _noted(problems: list[str]) -> Iterator[None]:
         problems += str(error).splitlines()
 
 
-def _known(argument: str, names: Sequence[str], frame: pd.DataFrame) -> None:
+def _check_columns(argument: str, names: Sequence[str], frame: pd.DataFrame) -> None:
     unknown = [n for n in names if n not in frame.columns]
     if unknown:
         has = ", ".join(map(repr, frame.columns[:_SHOWN]))

@@ -27,7 +27,7 @@ from bdpvi.datasets.spelling import (
     digits,
     instant_of,
     plain_of,
-    shown,
+    printable_label,
     spell,
 )
 
@@ -154,7 +154,8 @@ class ColumnType:
     @staticmethod
     def _check_names(name: str, values: tuple[str, ...], least: int = 1) -> None:
         good = all(
-            isinstance(value, str) and value and shown(value.strip()) == value for value in values
+            isinstance(value, str) and value and printable_label(value.strip()) == value
+            for value in values
         )
         if not good or len(values) < least or len(set(values)) != len(values):
             raise ValueError(
@@ -290,7 +291,7 @@ class ColumnType:
         return {number: one for number, one in at if counts[number] == 1}
 
     @cached_property
-    def gone(self) -> frozenset[str]:
+    def declared_blanks(self) -> frozenset[str]:
         """Declared blanks, as written, and as labels of numbers or names."""
         codes = {*(self.blank or ()), *self.missing}
         found = [] if self.kind in TIMES else [self._value(code) for code in codes if code]
@@ -316,7 +317,7 @@ class ColumnType:
             declared: texts that are values although they look like blanks.
         """
         bare = (text or "").removeprefix(EXACT)
-        if not text or not bare or bare in self.gone:
+        if not text or not bare or bare in self.declared_blanks:
             return math.nan, "", BLANK
         values = bare in self._spelt or bare in declared
         if self.blank is None and not values and bare.lower() in BLANKS:
@@ -325,10 +326,10 @@ class ColumnType:
         if found is None:
             return math.nan, "", UNFIT
         number, label = found
-        if self.kind not in TIMES and label in self.gone:
+        if self.kind not in TIMES and label in self.declared_blanks:
             return math.nan, "", BLANK
         unknown = self.levels is not None and label not in self._spelt
-        return number, shown(label), UNKNOWN if unknown else OK
+        return number, printable_label(label), UNKNOWN if unknown else OK
 
     def _value(self, text: str) -> tuple[float, str] | None:
         """Return the number and the label of a text; None if it does not fit."""

@@ -14,7 +14,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cell
-from bdpvi.datasets.spelling import BLANKS, EXACT, INEXACT, shown, spell
+from bdpvi.datasets.spelling import BLANKS, EXACT, INEXACT, printable_label, spell
 from bdpvi.datasets.types import ColumnType
 
 
@@ -78,7 +78,9 @@ def _person(value: object, type: ColumnType | None) -> str:
     if type is None:
         return "" if written.lower() in BLANKS else written
     label = read_cell(value, type)[1]
-    return written if label and shown(written) != written else label  # merged if not printable
+    return (
+        written if label and printable_label(written) != written else label
+    )  # merged if not printable
 
 
 def at_most(

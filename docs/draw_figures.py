@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset, Fit, Optimum, fit
 from bdpvi.bayesian import Accounting, cost_of
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.estimators import student_t
 from bdpvi.bayesian.accounting.reliability import reliable
 from bdpvi.bayesian.curve import label_shares
@@ -92,7 +92,7 @@ def worst_case(fitted: Fit, draws: int = 1) -> float:
 def bayesian(fitted: Fit, draws: int = 1) -> float:
     """Return the Bayesian ε of the same draws."""
     rule = Accounting(conversion="hockey-stick")
-    found = cost_of([PosteriorDraws(fitted.panels, draws)], DELTA, rule).bayesian
+    found = cost_of([GuideDraws(fitted.panels, draws)], DELTA, rule).bayesian
     assert found is not None
     return found.epsilon
 

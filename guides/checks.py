@@ -16,7 +16,7 @@ from torch import Tensor
 from bdpvi._ground.host import drawing
 from bdpvi._ground.isolation import isolated
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.dataset import BlockData, Dataset, shown
+from bdpvi.datasets.dataset import BlockData, Dataset, sample_of_form
 from bdpvi.datasets.items import by_index, pair
 from bdpvi.datasets.named import by_argument, has_arguments
 from bdpvi.guides.converted import of
@@ -81,13 +81,13 @@ likelihood (as in dist.MixtureSameFamily), or make it continuous
         model, data = _by_place(model, by_argument(model, data))
         guide = None
     elif by_index(data):
-        data = shown(BlockData.of_items(data))
+        data = sample_of_form(BlockData.of_items(data))
     elif isinstance(data, BlockData):
-        data = shown(data)
+        data = sample_of_form(data)
     data = data if isinstance(data, Dataset) else Dataset.of(*pair(data))
     require(model, guide, data)
     with isolated(data.x), torch.no_grad():
-        latents = {s["name"]: s["value"] for s in split(_traced(model, data.x, data.y))[0]}
+        latents = {s["name"]: s["value"] for s in split(_trace(model, data.x, data.y))[0]}
     with pyro.get_param_store().scope(), drawing(data.x.device):
         found = _in_predictive(model, latents, data.x[:_TRIED])
     if found:
@@ -101,14 +101,14 @@ def _by_place(model: Model, data: BlockData) -> tuple[Model, Dataset]:
     rows = items.rows(torch.arange(min(len(data), _READ)))
     values = dict(zip(items.names, rows, strict=True))
 
-    def placed(x: Tensor, y: Tensor | None = None) -> Any:
+    def model_at(x: Tensor, y: Tensor | None = None) -> Any:
         at = x[:, 0].long()
         names = features if y is None else items.names
         return model(**{name: values[name][at] for name in names})
 
     first = next((row for row in rows if row.is_floating_point()), torch.zeros(0))
     places = torch.arange(len(rows[0])).to(first)
-    return placed, Dataset(places[:, None], torch.zeros_like(places))
+    return model_at, Dataset(places[:, None], torch.zeros_like(places))
 
 
 def require(model: Model, guide: Any, data: Dataset) -> None:
@@ -121,7 +121,7 @@ def require(model: Model, guide: Any, data: Dataset) -> None:
         try:
             trace = poutine.trace(model).get_trace(data.x, data.y)
         except Exception as error:
-            found.append(_raised("model", several(len(data), "record"), error, _RUN))
+            found.append(_error_misfit("model", several(len(data), "record"), error, _RUN))
         else:
             known = {one.site for one in found}
             wrong = [one for one in misfits(trace, data.x) if one.site not in known]
@@ -160,19 +160,19 @@ def _in_trial(model: Model, x: Tensor, y: Tensor) -> list[Misfit]:
             poutine.trace(model).get_trace(x)
         except Exception as error:
             remedy = "write model(x, y=None), and observe obs=y; predictions need it"
-            result.append(_raised("model", "records without targets", error, remedy))
+            result.append(_error_misfit("model", "records without targets", error, remedy))
         together = poutine.trace(model).get_trace(x, y)
         latents = {site["name"]: site["value"] for site in split(together)[0]}
         for i in range(len(x)):
             record = x[i : i + 1], y[i : i + 1]
             try:
-                shapes = {s["name"]: s["value"].shape for s in split(_traced(model, *record))[0]}
+                shapes = {s["name"]: s["value"].shape for s in split(_trace(model, *record))[0]}
                 whole = {name: value.shape for name, value in latents.items()}
                 if shapes != whole:
-                    return [*result, _changed(whole, shapes)]
-                alone = _traced(poutine.condition(model, data=latents), *record)
+                    return [*result, _changed_sites(whole, shapes)]
+                alone = _trace(poutine.condition(model, data=latents), *record)
             except Exception as error:
-                return [*result, _raised("model", "one record alone", error, _RUN)]
+                return [*result, _error_misfit("model", "one record alone", error, _RUN)]
             if different := _different(together, alone, latents, i):
                 return result + different
     return result
@@ -192,7 +192,7 @@ def _in_gradient(model: Model, x: Tensor, y: Tensor) -> list[Misfit]:
             torch.vmap(torch.func.grad(one), in_dims=(None, 0, 0))(start, x, y)
     except Exception as error:
         remedy = "use torch operations alone: no .item(), no if on a tensor's value"
-        return [_raised(f"site {last.name!r}", "the gradient of one record", error, remedy)]
+        return [_error_misfit(f"site {last.name!r}", "the gradient of one record", error, remedy)]
     return []
 
 
@@ -205,18 +205,18 @@ def _in_predictive(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> li
     except Exception as error:
         kinds = f"torch's default type is {torch.get_default_dtype()}, the records are {x.dtype}"
         remedy = f"{kinds}: make them the same, as by torch.set_default_dtype, or {_FROM_X}"
-        return [_raised(f"site {last.name!r}", "pyro.infer.Predictive", error, remedy)]
+        return [_error_misfit(f"site {last.name!r}", "pyro.infer.Predictive", error, remedy)]
     return []
 
 
 _FROM_X = "make constants from x, as in x.new_zeros(())"
 
 
-def _traced(model: Model, x: Tensor, y: Tensor) -> poutine.Trace:
+def _trace(model: Model, x: Tensor, y: Tensor) -> poutine.Trace:
     return poutine.trace(model).get_trace(x, y)
 
 
-def _changed(whole: Mapping[str, torch.Size], alone: Mapping[str, torch.Size]) -> Misfit:
+def _changed_sites(whole: Mapping[str, torch.Size], alone: Mapping[str, torch.Size]) -> Misfit:
     """Return the misfit of latent sites that depend on the number of records."""
     for name, shape in whole.items():
         if name in alone and alone[name] != shape:
@@ -290,13 +290,13 @@ def _in_guide(
     ]
     other = getattr(guide, "model", model)
     if other is not model:
-        made = {s["name"]: s["value"].shape for s in split(_traced(other, data.x, data.y))[0]}
+        made = {s["name"]: s["value"].shape for s in split(_trace(other, data.x, data.y))[0]}
         if made != latents:
             wrong = f"was made for another model, of {sorted(made)} and not {sorted(latents)}"
             result.append(Misfit("guide", wrong, "make it with the model that is fitted"))
     return result
 
 
-def _raised(site: str, on: str, error: Exception, remedy: str) -> Misfit:
+def _error_misfit(site: str, on: str, error: Exception, remedy: str) -> Misfit:
     first = (str(error).splitlines() or [""])[0]
     return Misfit(site, f"raised {type(error).__name__} on {on} ({first})", remedy)

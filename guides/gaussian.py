@@ -184,7 +184,7 @@ class GaussianGuide(ABC):
         Raises:
             RuntimeError: without ``parameters`` before any fit.
         """
-        return self.distribution(self._chosen(parameters))
+        return self.distribution(self._values_of(parameters))
 
     def released(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
         """Return the Gaussian of released samples at temperature 1.
@@ -199,13 +199,13 @@ class GaussianGuide(ABC):
 
         Arguments and errors are as for :meth:`posterior`, the case κ = 0.
         """
-        chosen = self._chosen(parameters)
+        chosen = self._values_of(parameters)
         if self.noise_scale is not None:
             location = chosen["loc"]
             return dist.Normal(location, torch.full_like(location, self.noise_scale)).to_event(1)  # type: ignore[no-any-return]
         return self.widened(chosen) if self.ridge else self.distribution(chosen)
 
-    def _chosen(self, parameters: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    def _values_of(self, parameters: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         chosen = self.parameters if parameters is None else parameters
         if not chosen:
             raise RuntimeError(f"this {type(self).__name__} guide has not been fitted yet")

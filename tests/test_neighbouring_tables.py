@@ -1,7 +1,7 @@
 """Without one row, everything else stays where it was: the law behind every guarantee.
 
 *For every i, training(D without i) is training(D) without i*, given the same coins. Networks and
-what is bought have their own tests of it (``dp/test_deep.py``, ``recipes/test_private.py``).
+private estimates have their own tests of it (``dp/test_deep.py``, ``recipes/test_private.py``).
 """
 
 from __future__ import annotations

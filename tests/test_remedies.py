@@ -149,7 +149,7 @@ def scheduled(name: str, more: dict[str, Any]) -> Any:
 
 
 def bought_mode() -> Any:
-    """Return a fit whose own charges bought constants."""
+    """Return a fit with a charge for constants."""
     fit = fitted(LOOSE, guides.Laplace)
     noise = SampledGaussian(noise_multiplier=9.0)
     fit.ledger.charge(Entry(kind="constants", of=fit.kept.name, events=(noise,)))

@@ -91,13 +91,13 @@ class Head:
         """Write it to a file."""
         store.write(file, json.dumps(asdict(self)).encode())
 
-    def reached(self, chain: Chain) -> bool:
+    def is_in(self, chain: Chain) -> bool:
         """Return whether a file contains this state."""
         return not self.last or chain.hashes[self.count - 1 : self.count] == (self.last,)
 
     def check(self, path: Path, chain: Chain) -> None:
-        """Raise ValueError unless a file has :meth:`reached` this."""
-        if not self.reached(chain):
+        """Raise ValueError unless this state is in a file."""
+        if not self.is_in(chain):
             raise ValueError(
                 f"{path} has lost lines: {len(chain.hashes)} of {self.count} can be verified. Its "
                 "end was cut off, or it was replaced by an old copy. Restore the newest copy; if "
@@ -123,12 +123,12 @@ def link(previous: str, content: Mapping[str, Any]) -> tuple[bytes, str]:
     return (json.dumps({**content, "hash": digest}) + "\n").encode(), digest
 
 
-def chained(*contents: Mapping[str, Any]) -> bytes:
+def whole_file(*contents: Mapping[str, Any]) -> bytes:
     """Return a whole file.
 
-    >>> proven(chained({"a": 1}, {"b": 2})).said
+    >>> proven(whole_file({"a": 1}, {"b": 2})).said
     ({'a': 1}, {'b': 2})
-    >>> proven(chained({"a": 1}, {"b": 2}).replace(b"2", b"3", 1)).why
+    >>> proven(whole_file({"a": 1}, {"b": 2}).replace(b"2", b"3", 1)).why
     'it was changed or is not in its place'
     """
     lines, last = [], ""

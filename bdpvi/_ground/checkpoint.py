@@ -35,8 +35,8 @@ def always(name: str, make: Callable[[], Tensors]) -> Tensors:
 class Checkpoint:
     """A folder of finished parts, readable by its owner only; each part is complete or missing.
 
-    A part is a JSON object (:meth:`get`, :meth:`put`) or tensors (:meth:`once`). It is computed
-    from the training data and so is secret. The first part or :meth:`begin` creates the
+    A part is a JSON object (:meth:`get`, :meth:`write_part`) or tensors (:meth:`once`). It is
+    computed from the training data and so is secret. The first part or :meth:`begin` creates the
     folder.
 
     Args:
@@ -53,7 +53,7 @@ class Checkpoint:
     >>> with tempfile.TemporaryDirectory() as place:
     ...     kept = Checkpoint(Path(place) / "unfinished", {"seed": 0})
     ...     _ = kept.once("part", lambda: {"value": torch.ones(2)})
-    ...     kept.put("cell", {"accuracy": 0.5})
+    ...     kept.write_part("cell", {"accuracy": 0.5})
     ...     kept.once("part", lambda: {"value": torch.zeros(2)}), kept.get("cell"), kept.get("a")
     ({'value': tensor([1., 1.])}, {'accuracy': 0.5}, None)
     """
@@ -93,7 +93,7 @@ class Checkpoint:
         """Return JSON part ``name``, None if it is missing.
 
         Raises:
-            ValueError: if it is not what :meth:`put` wrote; it names the file.
+            ValueError: if it is not what :meth:`write_part` wrote; it names the file.
         """
         file = self.folder / f"{name}.json"
         if not file.exists():
@@ -103,7 +103,7 @@ class Checkpoint:
         except ValueError as error:
             raise _unreadable("checkpoint", file, error) from error
 
-    def put(self, name: str, part: Mapping[str, Any]) -> None:
+    def write_part(self, name: str, part: Mapping[str, Any]) -> None:
         """Store JSON part ``name``."""
         self.begin()
         content = sealed(json.loads(json.dumps(part)))
@@ -119,7 +119,7 @@ class Checkpoint:
         self.file(f"{name}.begun").unlink(missing_ok=True)
         return made
 
-    def begun(self, name: str) -> KeptState:
+    def unfinished_part(self, name: str) -> KeptState:
         """Return the stored state of part ``name`` while it is unfinished."""
         return KeptState(self, f"{name}.begun")
 
@@ -148,7 +148,7 @@ class KeptState:
         content = read_tensors("checkpoint", file)[0]["state"].numpy().tobytes()
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
-    def reached(self, state: Callable[[], Any]) -> None:
+    def save_if_due(self, state: Callable[[], Any]) -> None:
         """Write the state once a minute; its types must suit ``torch.load`` with weights only."""
         if time.monotonic() - self.written < _EVERY:
             return

@@ -170,7 +170,7 @@ def _object(kind: Any, content: Any, name: str, partial: bool) -> Any:
             arguments[one.name] = _field(one, hints[one.name], given[one.name], path, partial)
         elif "absent" in one.metadata:
             arguments[one.name] = one.metadata["absent"]
-        elif not partial or _needed(one):
+        elif not partial or _is_required(one):
             raise ValueError(f"{path} is missing")
     try:
         return kind(**arguments)
@@ -197,7 +197,7 @@ def _read(hint: Any, value: Any, name: str, partial: bool) -> Any:
     if hint is Any:
         return to_json(value, name)
     if origin in (Union, UnionType):
-        return _read(_chosen(hint, inside, value, name), value, name, partial)
+        return _read(_type_among(hint, inside, value, name), value, name, partial)
     if origin is Literal:
         if any(type(one) is type(value) and one == value for one in inside):
             return value
@@ -239,7 +239,7 @@ def _items(inside: Sequence[Any], value: Any, name: str, partial: bool) -> tuple
     return tuple(_read(hint, one, f"{name}[{at}]", partial) for at, (hint, one) in pairs)
 
 
-def _chosen(hint: Any, among: Sequence[Any], value: Any, name: str) -> Any:
+def _type_among(hint: Any, among: Sequence[Any], value: Any, name: str) -> Any:
     """Return the type in a union that a value has."""
     found = [one for one in among if _fits(one, value)]
     if len(found) > 1 and isinstance(value, Mapping):
@@ -295,7 +295,7 @@ def _fields(kind: Any) -> list[Field[Any]]:
     return [one for one in fields(kind) if one.init]
 
 
-def _needed(one: Field[Any]) -> bool:
+def _is_required(one: Field[Any]) -> bool:
     return one.default is MISSING and one.default_factory is MISSING
 
 

@@ -169,7 +169,7 @@ def check_writable(folder: Path) -> None:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a secret folder for this process, until the end or until the process dies.
 
     It is created if missing. An empty folder is removed at the end.

@@ -36,9 +36,9 @@ class Undropped(TorchDispatchMode):
         if name == "native_dropout":
             x, p, _ = args
             return out[0].copy_(x / (1 - p)), out[1].fill_(True)
-        return self.drawn(out) if not name.startswith("bernoulli") else filled(out, 1.0)
+        return self.replacement(out) if not name.startswith("bernoulli") else filled(out, 1.0)
 
-    def drawn(self, out: Any) -> Any:
+    def replacement(self, out: Any) -> Any:
         """Return what to put in the place of other random numbers: themselves."""
         return out
 

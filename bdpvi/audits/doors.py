@@ -190,7 +190,7 @@ def _seen_steps(sums: Iterable[float], noise: float, rate: float) -> float:
 
 def counts(data: Dataset, epsilon: float, delta: float) -> Door:
     """Return the counts behind synthetic rows, of the features' signs and the label."""
-    codes, plan, canary = counted(data, epsilon, delta)
+    codes, plan, canary = counting_inputs(data, epsilon, delta)
     score = likelihood_ratio(codes, canary)
 
     def once(rows: Codes) -> tuple[float, Ledger]:
@@ -220,7 +220,9 @@ def preprocessing(data: Dataset, epsilon: float, delta: float) -> Door:
     return Door("private preprocessing", cells, more, once)
 
 
-def counted(data: Dataset, epsilon: float, delta: float) -> tuple[Codes, MeasurementPlan, Codes]:
+def counting_inputs(
+    data: Dataset, epsilon: float, delta: float
+) -> tuple[Codes, MeasurementPlan, Codes]:
     """Return codes of a table, (N, d), the plan of their counts, and one more row, (1, d)."""
     signs = torch.cat([data.x[:, :_COLUMNS] > 0, data.y[:, None] > 0], 1).long().numpy()
     names = [f"c{at}" for at in range(signs.shape[1])]

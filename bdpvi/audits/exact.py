@@ -23,7 +23,7 @@ from torch.distributions import Distribution
 
 from bdpvi._ground.host import HOST
 from bdpvi.audits import doors, minima, transcripts
-from bdpvi.audits.doors import counted
+from bdpvi.audits.doors import counting_inputs
 from bdpvi.audits.found import Audit, Door
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.fit import Fit, fit
@@ -41,7 +41,8 @@ from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
 from bdpvi.privacy.solve import root
 from bdpvi.regression.score_posterior import NormalPrior
 from bdpvi.regression.score_release import ScorePlan, measure
-from bdpvi.regression.score_rounds import SLACK, Place, summed
+from bdpvi.regression.score_rounds import Place, summed
+from bdpvi.releases.exact_sums import SLACK
 from bdpvi.synthesis.counts import count
 
 Rows = tuple[Tensor, Tensor]
@@ -87,7 +88,7 @@ def audits(data: Dataset, epsilon: float, delta: float) -> list[tuple[str, Calla
     ]
 
 
-def searched(features: int) -> Iterator[Rows]:
+def extreme_records(features: int) -> Iterator[Rows]:
     """Yield records among which the worst is searched: ends of each axis, and of the diagonals."""
     axes = torch.eye(features, dtype=torch.float64) * _FAR
     signs = torch.tensor([1.0, -1.0], dtype=torch.float64)
@@ -98,7 +99,7 @@ def searched(features: int) -> Iterator[Rows]:
                 yield (sign * x)[None], torch.tensor([y], dtype=torch.float64)
 
 
-def pulled(rows: int = 500, features: int = 8, size: float = 0.02) -> Dataset:
+def steep_table(rows: int = 500, features: int = 8, size: float = 0.02) -> Dataset:
     """Return a table on which a record moves a guide almost as far as its bound allows.
 
     Many small records move the mean, and hardly curve what is maximised.
@@ -138,12 +139,12 @@ def guide(name: str, data: Dataset, epsilon: float, delta: float) -> Audit:
         return fit(model, MeanField(model, noise_scale=0.1), table, neighbours=near, progress=False)
 
     found, claim = 0.0, 0.0
-    for table in (first(data, _MOST), pulled()):
+    for table in (first(data, _MOST), steep_table()):
         whole = fitted(table)
         receipt = release(whole, epsilon=epsilon, delta=delta).receipt
         claim, noise = receipt.bound.epsilon, receipt.noise_scale
         assert noise is not None
-        for row in searched(table.x.shape[1]):
+        for row in extreme_records(table.x.shape[1]):
             more = fitted(_and(table, row))
             moved = float((more.posterior.mean - whole.posterior.mean).norm())
             found = max(found, moved / noise)
@@ -159,7 +160,7 @@ def noisy_scores(name: str, data: Dataset, epsilon: float, delta: float) -> Audi
     rows = _design((some.x, some.y))
     found = 0.0
     for _ in range(_TRANSCRIPTS):
-        beside = _Beside(rows, [_design(one) for one in searched(k - 1)])
+        beside = _Beside(rows, [_design(one) for one in extreme_records(k - 1)])
         measure(plan, beside, prior, Key.fresh())  # type: ignore[arg-type]
         noise = torch.tensor(plan.multipliers(), dtype=torch.float64)
         moved = torch.tensor(beside.moved, dtype=torch.float64) / noise[:, None]
@@ -192,7 +193,7 @@ class _Beside:
 def counts(name: str, data: Dataset, epsilon: float, delta: float) -> Audit:
     """Audit noisy counts: the noise of one key is the same, so their difference is the record's."""
     begun = time.monotonic()
-    codes, plan, canary = counted(data, epsilon, delta)
+    codes, plan, canary = counting_inputs(data, epsilon, delta)
     more, tables = np.concatenate([codes, canary]), None
     while tables is None:  # what the noisy counts merge, they rarely merge otherwise
         key = Key.fresh()
@@ -215,7 +216,7 @@ def random_records(name: str, data: Dataset, epsilon: float, delta: float) -> Au
     kept = Dataset(plain.x[number:], plain.y[number:])
     known = AuditedDraw.of(kept, delta)
     random = known.pairs((plain.x[at, None], plain.y[at, None]) for at in range(number))
-    worst = known.pairs(searched(plain.x.shape[1]))
+    worst = known.pairs(extreme_records(plain.x.shape[1]))
     found = max(mean_epsilon(worst.select(slice(at, at + 1)), delta) for at in range(len(worst)))
     made = Audit.exact(name, known.claim, mean_epsilon(random, delta), delta, begun)
     return replace(made, worst=found)

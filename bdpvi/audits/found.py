@@ -119,7 +119,7 @@ class Door:
             part = kept.get(name)
             if part is None:
                 part = self._some(min(PAIRS, pairs - place))
-                kept.put(name, part)
+                kept.write_part(name, part)
             for side, more in zip(scores, (part["without"], part["with"]), strict=True):
                 side += more
             seconds += part["seconds"]

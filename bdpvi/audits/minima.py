@@ -51,7 +51,7 @@ class Solved:
         minimum = SummedObjective.minimum
         found, sigmas = [], []
 
-        def solved(objective: SummedObjective, slope: Tensor) -> Tensor:
+        def note_minimum(objective: SummedObjective, slope: Tensor) -> Tensor:
             found.append(objective)
             return minimum(objective, slope)
 
@@ -60,7 +60,7 @@ class Solved:
             return gaussian_sum(total, deviation, key)
 
         with (
-            mock.patch.object(SummedObjective, "minimum", solved),
+            mock.patch.object(SummedObjective, "minimum", note_minimum),
             mock.patch.object(perturbed_objective, "gaussian_sum", noisy),
         ):
             ledger = door.through(table)[1]

@@ -104,7 +104,7 @@ class DrawSamples:
         return Plan(
             kind="draws",
             what=f"draws={charge.draws} at temperature={charge.temperature:.6g}",
-            events=None if read else pricing.priced(fit, charge),
+            events=None if read else pricing.worst_case_events(fit, charge),
             settings=(charge, total),
             charge=charge,
             within=True,
@@ -146,7 +146,7 @@ class DrawSamples:
         )
 
 
-def drawn(
+def release_draws(
     draws: DrawSamples,
     plan: Plan[tuple[Charge, Cost]],
     key: Key,

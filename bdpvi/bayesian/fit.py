@@ -241,8 +241,8 @@ def fit(
         data = fitting(model, data)
     data.people.share(ledger, parts=data.some)
     shown = in_arrays(data)
-    basis.given(data, **shown)
-    there, some = _placed(data, guide, training)
+    basis.given_assumptions(data, **shown)
+    there, some = _move_records(data, guide, training)
     require(model, guide, some if len(some) else _blank(some))
     basis.check_programs(data, shown, model=model, guide=guide, optim=training.optim)
     if isinstance(guide, AutoGuide):
@@ -263,7 +263,7 @@ def fit(
     guide.parameters = dict(trained.parameters)
     panels = trained.panels
     if isinstance(data, Dataset):
-        panels = tuple(panel.marked(data.ids, data.x, data.y) for panel in panels)
+        panels = tuple(panel.with_marks(data.ids, data.x, data.y) for panel in panels)
         if any(len(panel.ids) for panel in panels):
             tell_of_copies(data.some())
     return Fit(
@@ -283,7 +283,7 @@ def fit(
     )
 
 
-def _placed(
+def _move_records(
     data: Dataset | BlockData, guide: object, training: Training
 ) -> tuple[Dataset | BlockData, Dataset]:
     """Return the records where they are used, and all of them, or one of a table in blocks."""

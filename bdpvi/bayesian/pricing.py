@@ -10,7 +10,7 @@ from dataclasses import replace
 from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.answer import nothing
 from bdpvi.bayesian.accounting.every_group import with_groups
-from bdpvi.bayesian.accounting.membership import Membership, told_apart
+from bdpvi.bayesian.accounting.membership import Membership, membership_of
 from bdpvi.bayesian.accounting.record_losses import RecordLosses, losses_of_fit
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.table import TableCost
@@ -82,7 +82,7 @@ def membership(fit: Fit, *, planned: Charge | None = None) -> Membership:
             "fit: other charges on this table are not Gaussian, or are in another ledger; ask "
             "cost(fit).worst_case.attack_success for a bound on everything"
         )
-    return told_apart(found.accounts)
+    return membership_of(found.accounts)
 
 
 def _with(fit: Fit, planned: Charge | None) -> tuple[Entry | None, dict[str, RecordLosses]]:
@@ -90,13 +90,13 @@ def _with(fit: Fit, planned: Charge | None) -> tuple[Entry | None, dict[str, Rec
     name, losses = fit.kept.name, losses_of(fit, planned)
     if planned is None:
         return None, {name: losses}
-    entry = Entry(kind="draws", of=name, charge=planned, events=priced(fit, planned))
+    entry = Entry(kind="draws", of=name, charge=planned, events=worst_case_events(fit, planned))
     return entry, {name: losses}
 
 
 def losses_of(fit: Fit, planned: Charge | None = None) -> RecordLosses:
     """Return each record's losses from draws of ``fit``, at all temperatures so far."""
-    taus = {one.temperature for one in (*own(fit), *([planned] if planned else []))}
+    taus = {one.temperature for one in (*charges_so_far(fit), *([planned] if planned else []))}
     made = f"{fit.model!r} {type(fit.guide)} {fit.guide.noise_scale} {fit.fingerprint}"
     written = fit.preprocessing.get("encoding")
     return RecordLosses(
@@ -108,14 +108,14 @@ def losses_of(fit: Fit, planned: Charge | None = None) -> RecordLosses:
     )
 
 
-def own(fit: Fit) -> tuple[Charge, ...]:
+def charges_so_far(fit: Fit) -> tuple[Charge, ...]:
     """Return all charges for draws from ``fit`` so far."""
     return fit.ledger.charges(fit.kept.name)
 
 
 def keep_again(fit: Fit) -> None:
     """Write each record's losses from ``fit`` again if they are missing beside the ledger."""
-    taus = {one.temperature for one in own(fit)}
+    taus = {one.temperature for one in charges_so_far(fit)}
     try:
         if taus:
             losses_of_fit(fit.ledger, fit.kept.name, *taus)
@@ -124,7 +124,7 @@ def keep_again(fit: Fit) -> None:
             losses_of(fit).keep(fit.ledger, fit.kept.name)
 
 
-def priced(fit: Fit, charge: Charge) -> tuple[Event, ...] | None:
+def worst_case_events(fit: Fit, charge: Charge) -> tuple[Event, ...] | None:
     """Return the worst-case events of draws, from public numbers only; None without any."""
     if not bounded(fit):
         return None
@@ -182,7 +182,7 @@ def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> Bound |
     """
     if planned is None and not fit.ledger.entries():
         return None
-    events = () if planned is None else priced(fit, planned)
+    events = () if planned is None else worst_case_events(fit, planned)
     found = fit.ledger.worst_case(delta, events)
     return found and assuming(fit, found)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from bdpvi._ground.outputs import two_digits
 from bdpvi._ground.types import NotCertifiedWarning
-from bdpvi.bayesian.accounting.answer import sampled
+from bdpvi.bayesian.accounting.answer import sampling_assumptions
 from bdpvi.bayesian.fit import Fit
 from bdpvi.privacy.cost import Bound, Cost, Kind, relation_of
 from bdpvi.privacy.entry import Charge
@@ -69,7 +69,7 @@ def receipt(
 
 def _alike(said: Bound, kinds: Sequence[str]) -> Bound:
     """Return a certified bound in the same words whether panel or worst case gave its ε."""
-    own = sampled(kinds)
+    own = sampling_assumptions(kinds)
     rest = tuple(assumption for assumption in said.assumptions if assumption not in own)
     return replace(
         said, by="betting or the worst case", relation=relation_of(kinds), assumptions=(*own, *rest)

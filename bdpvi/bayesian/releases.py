@@ -12,10 +12,10 @@ from bdpvi._ground.host import on_host
 from bdpvi.bayesian import guarantees
 from bdpvi.bayesian.accounting.every_group import shares_of
 from bdpvi.bayesian.accounting.settings import Accounting
-from bdpvi.bayesian.drawing import Asked, DrawSamples, cost_with, drawn, unpack
+from bdpvi.bayesian.drawing import Asked, DrawSamples, cost_with, release_draws, unpack
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.guarantees import Guarantee
-from bdpvi.bayesian.pricing import priced
+from bdpvi.bayesian.pricing import worst_case_events
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Cost
@@ -79,7 +79,7 @@ def release(
     A certified release publishes no number computed from the records: it states the target ε, and
     without ``epsilon`` none; the owner finds ε in ``release.cost``.
     """
-    return carried_out(
+    return perform_release(
         fit,
         Asked(
             draws=draws,
@@ -94,7 +94,7 @@ def release(
 
 
 @on_host
-def carried_out(fit: Fit, asked: Asked) -> Release:
+def perform_release(fit: Fit, asked: Asked) -> Release:
     """Return the result of :func:`release`, possibly as a step of a work."""
     with log.step("release"):
         receipts.check(fit.kept.folder, fit.ledger)
@@ -104,7 +104,7 @@ def carried_out(fit: Fit, asked: Asked) -> Release:
             guarantee = asked.guarantee or guarantees.by_default(fit)
             draws = DrawSamples(fit, asked, guarantee, f"release {work.secret.work}")
             plan, key, entry = work.charge(draws)
-        released = drawn(draws, plan, key)
+        released = release_draws(draws, plan, key)
         receipts.keep(fit.kept.folder, fit.ledger, entry, plan.settings[1])
     return released
 
@@ -154,7 +154,7 @@ def cost(
     validate.probability("delta", delta)
     shares = shares_of(for_groups_of)
     result = cost_with(fit, delta, planned, accounting, shares=shares)
-    whole = fit.ledger.altogether(delta, () if planned is None else priced(fit, planned))
+    whole = fit.ledger.altogether(delta, () if planned is None else worst_case_events(fit, planned))
     if shares or whole is None or result.worst_case is None or not fit.ledger.others:
         return result
     worst = whole.assuming(*result.worst_case.assumptions)

@@ -154,10 +154,10 @@ def compare(
             chosen={"data": chosen.data, **chosen.how},
             track=progress.silent if quiet else progress.bar,
         )
-    _shown(out, asked.delta, as_json)
+    _print_results(out, asked.delta, as_json)
 
 
-def _shown(out: Path, delta: float, as_json: bool) -> None:
+def _print_results(out: Path, delta: float, as_json: bool) -> None:
     """Print what a comparison wrote to its folder."""
     import pandas as pd
     from rich.console import Console

@@ -164,7 +164,7 @@ def compare(
         if method not in prepared:
             prepared[method] = method.prepare(split.train, plan.delta)
         with log.step(f"compare {cell.name}"):
-            store.put(cell.name, run(cell, prepared[method], split, plan))
+            store.write_part(cell.name, run(cell, prepared[method], split, plan))
     every = [store.get(cell.name) for cell in plan.cells()]
     rows = [row for found in every for row in _rows(found, plan.seeds)]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
@@ -201,7 +201,7 @@ def run(
     about, count = _about(cell, split), plan.runs(cell.method)
     start = time.perf_counter()
 
-    def failed(reason: str) -> dict[str, Any]:
+    def failure(reason: str) -> dict[str, Any]:
         seconds = time.perf_counter() - start
         row = {**about, "delta": plan.delta, "reason": reason, "seconds": seconds}
         return {"row": row, "measures": None, "records": None}
@@ -209,19 +209,19 @@ def run(
     try:
         setting = prepared.calibrate(cell.epsilon)
     except ValueError as error:
-        return failed(f"not reached: {error}")
+        return failure(f"not reached: {error}")
     try:
         outcomes = prepared.outcomes([setting] * count, range(count))
     except FloatingPointError as error:
-        return failed(f"training diverged: {error}")
-    measured = _measured(cell.method, outcomes, split)
+        return failure(f"training diverged: {error}")
+    measured = _measure_outcomes(cell.method, outcomes, split)
     row = {**about, "setting": setting, "seconds": time.perf_counter() - start}
     for outcome in outcomes:  # their costs are identical, but each is checked
         row |= price(outcome, cell.epsilon)
     return {"row": row, **measured}
 
 
-def _measured(method: Method, outcomes: Sequence[Outcome], split: Split) -> dict[str, Any]:
+def _measure_outcomes(method: Method, outcomes: Sequence[Outcome], split: Split) -> dict[str, Any]:
     """Return "measures" and "records" of :func:`run`, computed in batches of runs."""
     y, count = split.test.y.cpu(), len(outcomes)
     values: dict[str, list[float]] = {name: [] for name in MEASURES}

@@ -148,7 +148,7 @@ def run(out: Path, split: Split, *, progress: bool = True) -> Demonstration:
     def once(name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         result: dict[str, Any] | None = kept.get(name)
         if result is None:
-            kept.put(name, result := measure())
+            kept.write_part(name, result := measure())
         return result
 
     first, *others = PLANS
@@ -173,7 +173,7 @@ def run(out: Path, split: Split, *, progress: bool = True) -> Demonstration:
     frame["delta"] = frame["epsilon"].notna().map({True: DELTA})
     table = out / "curve.csv"
     table.write_bytes(outputs.csv_text(frame).encode())
-    return Demonstration(split, frame, spent, refused, _drawn(frame, out), table)
+    return Demonstration(split, frame, spent, refused, _save_figure(frame, out), table)
 
 
 def simulated(rows: int = 20_000, columns: int = 5) -> Split:
@@ -242,7 +242,7 @@ def _scores(probability: Tensor, y: Tensor) -> dict[str, float]:
     return {name: float(value.double().mean()) for name, value in each.items()}
 
 
-def _drawn(rows: pd.DataFrame, out: Path) -> Path | None:
+def _save_figure(rows: pd.DataFrame, out: Path) -> Path | None:
     """Return where the figure is, None without matplotlib."""
     if find_spec("matplotlib") is None:
         return None

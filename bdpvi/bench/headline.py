@@ -26,7 +26,7 @@ def headline(summary: pd.DataFrame, ratios: pd.DataFrame) -> list[str]:
     Args:
         summary, ratios: see :mod:`bdpvi.bench.summary`.
     """
-    said = (_certified(summary, ratios), _worst_case(summary), _kept(summary))
+    said = (_certified(summary, ratios), _worst_case(summary), _kept_gain(summary))
     return [f"{one}." for one in said if one]
 
 
@@ -78,7 +78,7 @@ def _worst_case(summary: pd.DataFrame) -> str:
     return f"Among worst-case methods the highest log score belongs to {parts}; {clear.strip()}"
 
 
-def _kept(summary: pd.DataFrame) -> str:
+def _kept_gain(summary: pd.DataFrame) -> str:
     """Return the share of the gain without privacy that the best row of each guarantee keeps."""
     parts = []
     for kind, some in (

@@ -172,10 +172,10 @@ class Ratio:
 
     def __str__(self) -> str:
         now = self.interval
-        shown = [self._shown(one) for one in (now.estimate, now.low, now.high)]
+        shown = [self._words(one) for one in (now.estimate, now.low, now.high)]
         return f"{shown[0]} ({shown[1]} to {shown[2]})"
 
-    def _shown(self, value: float) -> str:
+    def _words(self, value: float) -> str:
         """Return a ratio in words.
 
         >>> ratio = Ratio(Interval(2.0, 0.0, math.inf), 0.5, 50.0)

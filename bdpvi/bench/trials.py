@@ -66,7 +66,7 @@ class Study:
 
     def add(self, trial: Trial) -> None:
         """Store a finished trial."""
-        self.kept.put(f"{self.name}-{len(self.trials)}", vars(trial))
+        self.kept.write_part(f"{self.name}-{len(self.trials)}", vars(trial))
         self.trials.append(trial)
 
 
@@ -120,7 +120,7 @@ def configurations(
         entry = next(now, None)
         if entry is None:
             drawn = {path: chance.choice(values) for path, values in method.space.items()}
-            entry = _built(method, replaced(describe(method), drawn))
+            entry = _rebuild(method, replaced(describe(method), drawn))
         if entry is not None and entry not in entries:
             entries.append(entry)
     raise ValueError(
@@ -128,14 +128,14 @@ def configurations(
     )
 
 
-def _built(method: Method, entry: Entry) -> Entry | None:
+def _rebuild(method: Method, entry: Entry) -> Entry | None:
     """Return a configuration as read back from its method, None if it is invalid.
 
     >>> from bdpvi.bench.methods.dp_gd import DPGD
     >>> entry = describe(DPGD())
-    >>> _built(DPGD(), replaced(entry, {"tail": 2.0})) is None
+    >>> _rebuild(DPGD(), replaced(entry, {"tail": 2.0})) is None
     True
-    >>> _built(DPGD(), replaced(entry, {"tail": entry["tail"]})) == entry
+    >>> _rebuild(DPGD(), replaced(entry, {"tail": entry["tail"]})) == entry
     True
     """
     try:
@@ -165,7 +165,7 @@ def refinement(method: Method, tried: Sequence[Trial], seed: int = 0) -> Entry |
     for reach in (1, 2):
         for turn in range(len(tried), len(tried) + targets):
             best = max(tried, key=lambda trial: trial.scores[turn % targets])
-            beside = (_built(method, e) for e in _steps(method, best.entry, reach))
+            beside = (_rebuild(method, e) for e in _steps(method, best.entry, reach))
             steps = [e for e in beside if e is not None and e not in known]
             if steps:
                 return random.Random(f"{seed} {method.name} {len(tried)}").choice(steps)

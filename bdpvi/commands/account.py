@@ -63,14 +63,14 @@ def account(
         raise ValueError(f"charge={charge[0]!r} goes with --repair; leave it out, or give both")
     kept = storage.open_ledger(place)
     if repair:
-        added = _repaired(place, kept, charge or ())
+        added = _repair_ledger(place, kept, charge or ())
         _print(place, as_json, delta=delta, html=html, added=added)
         return
     receipts.check(place if place.is_dir() else None, kept)
     _print(place, as_json, delta=delta, html=html)
 
 
-def _repaired(place: Path, kept: Ledger, charge: list[str] | tuple[()]) -> int:
+def _repair_ledger(place: Path, kept: Ledger, charge: list[str] | tuple[()]) -> int:
     """Repair a ledger; return the number of charges that were added."""
     from bdpvi.bayesian import storage
     from bdpvi.privacy.repair import repair
@@ -79,7 +79,7 @@ def _repaired(place: Path, kept: Ledger, charge: list[str] | tuple[()]) -> int:
     assert kept.path is not None
     given = [_charge(text, storage.name_of(place)) for text in charge]
     fits = place if place.is_dir() else None
-    told = () if given or fits is None else receipts.missing(fits, kept.mended()).values()
+    told = () if given or fits is None else receipts.missing(fits, kept.repaired_copy()).values()
     return len(repair(kept.path, given, tuple(told)))
 
 

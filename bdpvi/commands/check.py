@@ -21,8 +21,8 @@ from bdpvi.commands.options import (
     LedgerFile,
     ScreenOptions,
     UnitOptions,
-    declared,
     of_fields,
+    table_file_of,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def check(
     from bdpvi._ground.schema import to_json
     from bdpvi.tables import look
 
-    known = declared(data, columns.table, release=False)
+    known = table_file_of(data, columns.table, release=False)
     named = ledger or known.account
     kept = known.ledger(data, ledger) if named or "://" not in data else None
     with workers.machine(progress=not as_json) as machine:

@@ -16,8 +16,8 @@ from bdpvi.commands.options import (
     ColumnOptions,
     Delta,
     ScreenOptions,
-    declared,
     remaining,
+    table_file_of,
 )
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Counting:
         from bdpvi.releases.publishing import places
         from bdpvi.synthesis import Counts
 
-        known = declared(data, columns.table, release=False).public(counts.from_data)
+        known = table_file_of(data, columns.table, release=False).public(counts.from_data)
         whom = known.people(account.unit, account.rows_per_unit, account.one_row_per_person)
         persons.check_said(data, **whom)
         where = places(account.out, account.secret, known.ledger(data, account.ledger))
@@ -146,7 +146,7 @@ class Counting:
 
         return Order.of(self.header, **self.asked)
 
-    def looked_at(self, screen: ScreenOptions) -> Counting:
+    def look_first(self, screen: ScreenOptions) -> Counting:
         """Show the owner what is read otherwise than meant; return the work with its rows."""
         from bdpvi.datasets.encoding import with_text_names
         from bdpvi.datasets.identity import Identity
@@ -171,7 +171,7 @@ class Counting:
         persons.warn_of_repeats(frame.drop(columns=used.columns), self.whom["unit"], 2)
         return replace(self, used=used, identity=Identity.of(frame, known.file.signs[:2]))
 
-    def published(
+    def publish(
         self, fraction: float | None, samples: SampleOptions, machine: Machine
     ) -> tuple[Synthetic, Ledger, pd.DataFrame]:
         """Charge, count and publish; return the release, the ledger, and the shared rows.
@@ -189,10 +189,10 @@ class Counting:
         kept = (self.asked, drop, self.known.file, self.account.other_people, fraction)
         rows, whose = self.records(order, machine)
         digest = self.table.fingerprint()
-        people, limit = self.opened(whose)
+        people, limit = self.open_ledger(whose)
         assert people.path is not None
 
-        def settled(ledger: Ledger) -> None:
+        def settle_ledger(ledger: Ledger) -> None:
             ledger.settle(budget=limit)
             for_persons(ledger, order.settings)
 
@@ -200,7 +200,7 @@ class Counting:
             publishing.work_at(
                 where,
                 lambda: people,
-                settled,
+                settle_ledger,
                 table=digest,
                 options=hashlib.sha256(repr(kept).encode()).hexdigest(),
                 price=self.price,
@@ -212,7 +212,7 @@ class Counting:
             def content() -> bytes:
                 place = where.out / COUNTS
                 step = publishing.transaction(begun, people, "synthesize", place, alone=True)
-                return self.counted(order, rows, step, fraction)
+                return self.count_rows(order, rows, step, fraction)
 
             output = begun.output(content)
             put(public / COUNTS, output)
@@ -221,14 +221,14 @@ class Counting:
             shared = samples.write(made, public, put, seed=seed, bars=machine.progress)
         return made, people, shared
 
-    def opened(self, whose: Identity | None) -> tuple[Ledger, Budget | None]:
+    def open_ledger(self, whose: Identity | None) -> tuple[Ledger, Budget | None]:
         """Return the table's ledger, and the limit that it gets."""
         from bdpvi._ground.types import Budget
         from bdpvi.releases.publishing import places
 
         account, known = self.account, self.known
         limit = known.limit(account.limit(self.asked["delta"]))
-        people = known.opened(self.data, whose, account.ledger, account.other_people)
+        people = known.open_ledger(self.data, whose, account.ledger, account.other_people)
         places(self.where.out, self.where.secret, people.path)  # it may be another table's
         if limit is None and people.budget is None and not people.entries():
             limit = Budget(**self.price)
@@ -248,7 +248,7 @@ class Counting:
         rows = self.table.records(machine.executor, track=track, what="pass")
         return rows, look(rows, order, self.known.file.signs[:2])  # before there is a ledger
 
-    def counted(
+    def count_rows(
         self,
         order: Order,
         rows: Records[pd.DataFrame],
@@ -266,7 +266,7 @@ class Counting:
         from bdpvi.datasets.records import Held
         from bdpvi.privacy.assumptions import Assumption
         from bdpvi.releases.persons import OTHER_PEOPLE
-        from bdpvi.synthesis.order import counted
+        from bdpvi.synthesis.order import rows_to_count
         from bdpvi.synthesis.released import Synthesis, as_read
         from bdpvi.synthesis.source import look
 
@@ -274,7 +274,7 @@ class Counting:
         parts: list[pd.DataFrame] = []
         if rows.in_memory and fraction is not None:
             split = work.secret.child("held out")
-            both = quality.kept_out(rows.first(), fraction, split, settings.unit, order.person)
+            both = quality.hold_out(rows.first(), fraction, split, settings.unit, order.person)
             parts = [*both]
             rows = Held(parts[0])
         if rows.in_memory:
@@ -284,11 +284,11 @@ class Counting:
             self.known.file,
             columns_dropped=len(self.columns.drop or ()) or None,
             people=OTHER_PEOPLE if self.account.other_people else None,
-            table_file=self.known.described or None,
+            table_file=self.known.words_for_receipt or None,
         )
         if parts:
             made = replace(made, receipt=made.receipt.assuming(Assumption.SECRET_SPLIT))
             key = work.charge(Synthesis(rows, order))[1]  # charged already, not again
-            same = (counted(part, settings, key, person=order.person) for part in parts)
+            same = (rows_to_count(part, settings, key, person=order.person) for part in parts)
             quality.keep(self.where.secret, *same)
         return made.to_bytes()

@@ -41,7 +41,7 @@ class WorkerOptions:
     ] = ""
 
     @property
-    def given(self) -> bool:
+    def is_given(self) -> bool:
         """Whether there are any."""
         return self.workers is not None or bool(self.dask)
 

@@ -234,14 +234,14 @@ class SplitTable:
     ] = 0.2
 
     @cached_property
-    def declared(self) -> TableFile:
+    def table_file(self) -> TableFile:
         """What the owner declares in the table's file."""
-        return declared(self.data, self.declared_in)
+        return table_file_of(self.data, self.declared_in)
 
     @property
     def file(self) -> FileFormat:
         """How the file is written."""
-        return self.declared.file
+        return self.table_file.file
 
     @property
     def name(self) -> str:
@@ -266,12 +266,12 @@ class SplitTable:
         given = {n: one for n in names if (one := getattr(self, n)) not in ("", None)}
         if self.constants:
             given["constants"] = datasets.read_constants(self.constants)
-        if self.declared.schema is not None:
-            given["types"] = self.declared.schema
-        if self.declared.unit:
-            given |= {"unit": self.declared.unit, "rows_per_unit": self.declared.rows_per_unit}
+        if self.table_file.schema is not None:
+            given["types"] = self.table_file.schema
+        if self.table_file.unit:
+            given |= {"unit": self.table_file.unit, "rows_per_unit": self.table_file.rows_per_unit}
         target = given.pop("target")
-        return self.declared.noting(
+        return self.table_file.noting(
             datasets.from_csv(self.data, target, seed=seed, file=self.file, **given)
         )
 
@@ -289,7 +289,7 @@ def check_target(data: str, target: str, what: str) -> None:
         raise ValueError(f"target is needed for data={data!r}: the name of the {what}")
 
 
-def declared(data: str, given: Path | None, *, release: bool = True) -> TableFile:
+def table_file_of(data: str, given: Path | None, *, release: bool = True) -> TableFile:
     """Return what the owner declares in a table's public file, an empty one without any.
 
     Args:

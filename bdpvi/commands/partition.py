@@ -9,7 +9,7 @@ import typer
 
 from bdpvi._ground import outputs
 from bdpvi._ground.outputs import several
-from bdpvi.commands.options import Data, Quiet, TableOption, declared
+from bdpvi.commands.options import Data, Quiet, TableOption, table_file_of
 
 
 def partition(
@@ -30,7 +30,7 @@ def partition(
     """
     from bdpvi import datasets
 
-    known = declared(data, table, release=False)
+    known = table_file_of(data, table, release=False)
     made = datasets.partition(
         data, by=by, out=out, types=known.schema, file=known.file, progress=not quiet
     )

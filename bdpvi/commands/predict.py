@@ -10,7 +10,7 @@ import typer
 from bdpvi._ground import outputs, store
 from bdpvi._ground.outputs import several
 from bdpvi.commands.engine import WorkerOptions
-from bdpvi.commands.options import Json, Quiet, TableOption, Unknown, declared, of_fields
+from bdpvi.commands.options import Json, Quiet, TableOption, Unknown, of_fields, table_file_of
 
 
 @of_fields
@@ -56,7 +56,7 @@ def predict(
     from bdpvi.releases.shared_file import load_release
     from bdpvi.tables.predictions import Predictions
 
-    file = declared(data, table, release=False).file
+    file = table_file_of(data, table, release=False).file
     if out is not None and not as_json and not store.nothing_at(out):
         raise ValueError(f"{str(out)!r} exists already; nothing is overwritten")
     loaded = load_release(released)

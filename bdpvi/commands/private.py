@@ -106,7 +106,7 @@ class RequestOptions:
     categories: Annotated[str, typer.Option(help=f"counted or hashed. {WORDS['hashed']}")] = ""
 
     @property
-    def chosen(self) -> OfNumbers | OfClasses | None:
+    def regression(self) -> OfNumbers | OfClasses | None:
         """The regression; None for yes and no."""
         from bdpvi.models.kinds import NAMED
 
@@ -119,7 +119,7 @@ class RequestOptions:
                 raise ValueError(f"model={name!r}: --{option.replace('_', '-')} {goes}")
         if not needed:
             return None
-        return NAMED[name].declared(getattr(self, needed))  # type: ignore[no-any-return]
+        return NAMED[name].of_option(getattr(self, needed))  # type: ignore[no-any-return]
 
     def of(
         self, data: str, columns: ColumnOptions, account: AccountOptions, known: TableFile
@@ -145,7 +145,7 @@ class RequestOptions:
             epsilon=self.epsilon,
             delta=self.delta,
             draws=self.draws,
-            model=self.chosen,
+            model=self.regression,
             intervals=self.purpose == PURPOSES[1],
             guarantee=guarantee_of(self.guarantee),
             public=public,
@@ -195,13 +195,13 @@ def private(
     --epsilon 1 --out shared
     """
     options.check_there(data)
-    known = options.declared(data, columns.table)
+    known = options.table_file_of(data, columns.table)
     asked = request.of(data, columns, account, known)
     if plan:
         _check_plan(data, account, asked)
         show_plan(data, known.file, asked, screen.as_json)
         return
-    if Path(data).is_file() and data not in options.TABLES and not workers.given:
+    if Path(data).is_file() and data not in options.TABLES and not workers.is_given:
         _look_first(data, known, asked, screen)
     with workers.machine(device, progress=screen.bars) as machine:
         _carry_out(data, asked, account, known, machine, scores=scores, as_json=screen.as_json)
@@ -232,11 +232,11 @@ def _check_plan(data: str, whom: UnitOptions, asked: Request) -> None:
 def show_plan(data: str, file: FileFormat, asked: Request, as_json: bool) -> None:
     """Print the plan of a request, from the header only."""
     from bdpvi.datasets.table import Table
-    from bdpvi.privacy.book import ROW, Book, checked
+    from bdpvi.privacy.book import ROW, Book, check_terms
     from bdpvi.tables.encoded import price_of
 
     book = Book("", unit=asked.person or ROW, rows=asked.rows_of_person)
-    checked(None, book.unit, book.rows)
+    check_terms(None, book.unit, book.rows)
     price = price_of(asked, list(Table.of(data, file=file).header), file)[0]
     whom = f" to add or remove {book.whose}" if asked.person else ""
     facts = {
@@ -267,9 +267,9 @@ def show_plan(data: str, file: FileFormat, asked: Request, as_json: bool) -> Non
 
 def _look_first(data: str, known: TableFile, asked: Request, screen: ScreenOptions) -> None:
     """Show the owner what is read otherwise than it seems meant, before anything is charged."""
-    from bdpvi.tables.reading import protected
+    from bdpvi.tables.reading import protected_unit
 
-    protected(known, data, asked.unit)  # refused by options alone
+    protected_unit(known, data, asked.unit)  # refused by options alone
     look_first(
         Path(data),
         known.file,
@@ -297,7 +297,7 @@ def _carry_out(
     from bdpvi import datasets
     from bdpvi.releases.account import same_people
     from bdpvi.releases.publishing import secret_of
-    from bdpvi.tables.private import written
+    from bdpvi.tables.private import write_release
     from bdpvi.tables.reading import MODEL, work_of
 
     public = data in options.TABLES
@@ -314,7 +314,7 @@ def _carry_out(
     start = time.monotonic()
     with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
-        released = written(work)
+        released = write_release(work)
     took = time.monotonic() - start
     for message in messages:
         outputs.complain(str(message.message))
@@ -336,13 +336,13 @@ def _scores(work: Work, released: Release, took: float) -> Scores | RowScores | 
     from bdpvi._ground import progress
     from bdpvi.noise.keys import Key
     from bdpvi.tables.row_scores import RowScores
-    from bdpvi.tables.scores import patience, previewed
+    from bdpvi.tables.scores import patience, preview_scores
 
     try:
         if work.table is not None:
             return RowScores.of(work, released)
         track = progress.bar if work.machine.progress else progress.silent
-        return previewed(work, released, Key.fresh(), track, seconds=patience(took))
+        return preview_scores(work, released, Key.fresh(), track, seconds=patience(took))
     except KeyboardInterrupt:
         whole = "the release is complete; only the scores are missing"
         raise KeyboardInterrupt(f"{whole}: the same command makes them") from None

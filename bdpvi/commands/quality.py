@@ -69,7 +69,7 @@ class ReportOptions:
             )
 
 
-def kept_out(
+def hold_out(
     frame: pd.DataFrame, fraction: float, key: Key, unit: str, person: ColumnType | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows to count, and those held out for the report.
@@ -103,7 +103,7 @@ def keep(folder: Path, train: pd.DataFrame, held_out: pd.DataFrame) -> None:
     store.write(folder / SPLIT, json.dumps(places).encode())
 
 
-def kept(folder: Path, frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def read_split(folder: Path, frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the counted and the held-out rows among all rows.
 
     Raises:

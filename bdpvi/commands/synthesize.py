@@ -67,25 +67,25 @@ def synthesize(
     from bdpvi.releases.publishing import secret_of
     from bdpvi.synthesis.released import rehearse
 
-    work = Counting.of(data, counts, columns, account, workers.given)
+    work = Counting.of(data, counts, columns, account, workers.is_given)
     samples.check()
     if work.blocks:
         report.check_in_memory()
     order = work.order  # refuse before anything is stored
     if not work.blocks:
         report.check([*order.declared, *order.kinds])
-    work = work.looked_at(screen)
+    work = work.look_first(screen)
     rehearse(order, work.known.file, rows_text)
     fraction = None if work.blocks or report.no_report else report.test_fraction
     with workers.machine(progress=screen.bars) as machine:
-        made, people, shared = work.published(fraction, samples, machine)
+        made, people, shared = work.publish(fraction, samples, machine)
     where = {"out": account.out, "secret": secret_of(account.out, account.secret)}
     _report(made, people, where, as_json=screen.as_json)
     lines = ["No report for the owner: the table is in blocks, and no rows were held out"]
     if work.used is not None:
         lines = []
         if fraction is not None:
-            parts = quality.kept(work.where.secret, work.used)
+            parts = quality.read_split(work.where.secret, work.used)
             lines += quality.report(made, *parts, shared, report.groups or (), where["secret"])
     if not screen.as_json and lines:
         outputs.say(*lines)
@@ -113,7 +113,7 @@ def sample(
     outputs.say(f"{out}: {samples.tables} × {several(rows, 'row')}; {made.receipt}")
 
 
-def _spent(people: Ledger, delta: float) -> Bound | None:
+def _total_cost(people: Ledger, delta: float) -> Bound | None:
     """Return the cost of everything at δ; at the budget's if an earlier work has used up δ."""
     larger = people.budget.delta if people.budget else _USUAL
     return people.worst_case(delta) or people.worst_case(max(delta, larger))
@@ -124,7 +124,7 @@ def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json:
     from bdpvi.releases.account import NOT_PRICED, same_people
 
     assert people.path is not None
-    spent = _spent(people, made.receipt.worst_case.delta)
+    spent = _total_cost(people, made.receipt.worst_case.delta)
     if as_json:
         secret = {
             "folder": where["secret"],

@@ -197,7 +197,7 @@ class Federation:
                 f"next_round={self.next_round}"
             )
         asked, self._asked = self._asked, None
-        counted, clipped, refused = self._counted(round, asked, messages)
+        counted, clipped, refused = self._accept_updates(round, asked, messages)
         shares = self.rounds.noise_shares
         # Add in the order of clients, so that the order of arrival does not change the sum.
         total = torch.zeros(self.rounds.size, dtype=torch.float64)
@@ -213,7 +213,7 @@ class Federation:
             update = self.rounds.together(total) / (self.rounds.client_rate * self.rounds.clients)
         return Released(round, update, norms, tuple(clipped), refused)
 
-    def _counted(
+    def _accept_updates(
         self, round: int, asked: frozenset[int], messages: Iterable[Message]
     ) -> tuple[dict[int, Tensor], list[int], dict[int, str]]:
         """Return the updates to sum, which were clipped, and why others were refused."""
@@ -239,7 +239,7 @@ class Federation:
                 refused[one.client] = "its update is not a tensor of real numbers"
             else:
                 try:
-                    taken = self._taken(one.update)
+                    taken = self._check_update(one.update)
                     whole = torch.equal(taken, one.update.detach().cpu().double().flatten())
                 except ValueError as error:
                     refused[one.client] = str(error)
@@ -252,10 +252,10 @@ class Federation:
             refused[client] = "lost: no answer"
         return counted, sorted(clipped), dict(sorted(refused.items()))
 
-    def _taken(self, update: Tensor) -> Tensor:
+    def _check_update(self, update: Tensor) -> Tensor:
         if self.rounds.noise_shares is None:
             return self.rounds.clip_update(update)
-        return self.rounds.checked(update)  # with noise added, the norm says nothing
+        return self.rounds.check_update(update)  # with noise added, the norm says nothing
 
     def event(
         self, unit: str = "client", observer: Observer = PUBLIC, norms: NormCounts | None = None

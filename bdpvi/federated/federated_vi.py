@@ -202,7 +202,7 @@ def fit_federated(
         Client(model, data, settings, seed_of(settings.seed, number + 1))
         for number, data in enumerate(clients)
     ]
-    known = (basis.given(client, **in_arrays(client)) for client in clients)
+    known = (basis.given_assumptions(client, **in_arrays(client)) for client in clients)
     facts = [federation.unseen] * bool(federation.charged) + list(known)
     federation.unseen = tuple(dict.fromkeys(fact for some in facts for fact in some))
     # Turn the mean over expected clients into the sum over all records.

@@ -109,7 +109,7 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
             ValueError: if the arrays are not ``Rounds.size`` floating-point numbers, or the wrapped
                 strategy has two messages for one node. Nothing is charged.
         """
-        size = sum(_checked(name, one).numpy().size for name, one in arrays.items())
+        size = sum(_check_array(name, one).numpy().size for name, one in arrays.items())
         if size != self.federation.rounds.size:
             raise ValueError(
                 f"size={self.federation.rounds.size} in Rounds, but the arrays have "
@@ -159,7 +159,7 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
             self._norms = seen.add(self.released.distances(self.federation.rounds.clients))
         if self.released.update is None:
             return None, None
-        mean = ArrayRecord(_added(sent, self.released.update))
+        mean = ArrayRecord(_add_update(sent, self.released.update))
         weight = MetricRecord({getattr(self.strategy, "weighted_by_key", "num-examples"): 1})
         only = Message(RecordDict({"arrays": mean, "metrics": weight}), 0, MessageType.TRAIN)
         self.arrays, _ = self.strategy.aggregate_train(server_round, [only])
@@ -260,7 +260,7 @@ def client_mod(rounds: Rounds | Callable[[Context], Rounds]) -> Mod:
             kept = own.clip_update(update) if own.noise_shares is None else own.share(update)
         except Exception as error:
             return _without_text(error, message)
-        content = RecordDict({"arrays": ArrayRecord(_added(before, kept))})
+        content = RecordDict({"arrays": ArrayRecord(_add_update(before, kept))})
         return Message(content, reply_to=message)
 
     return mod
@@ -276,7 +276,7 @@ def _without_text(error: Exception, message: Message) -> Message:
     return Message(Error(_FAILED, said), reply_to=message)
 
 
-def _checked(name: str, array: Array) -> Array:
+def _check_array(name: str, array: Array) -> Array:
     """Return an array if it is floating-point."""
     if np.dtype(array.dtype).kind != "f":
         raise ValueError(
@@ -326,7 +326,7 @@ def _decoded(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.floa
     return numbers.astype(np.float64)
 
 
-def _added(arrays: ArrayRecord, update: Tensor) -> dict[str, Array]:
+def _add_update(arrays: ArrayRecord, update: Tensor) -> dict[str, Array]:
     """Return the arrays after an update, in their own dtypes."""
     result, start = {}, 0
     moved = update.numpy()

@@ -32,7 +32,7 @@ from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.descent import GradientClip, clipped_sum, move
-from bdpvi.programs.program import Draw, Program, unchanged
+from bdpvi.programs.program import Draw, Program, keep_parameters
 from bdpvi.programs.reading import read
 from bdpvi.programs.sources import RecordBatch, at
 
@@ -128,7 +128,7 @@ class Server:
         self._optim = fused(fresh(optim or default_optimiser(rounds, LEARNING_RATE)))
         self._plan = BatchPlan(steps=rounds, seed=secrets.randbits(128) if seed is None else seed)
         self.updates = 0
-        with unchanged(self._program):
+        with keep_parameters(self._program):
             try:
                 zeros = torch.zeros(self.size, dtype=torch.float64)
                 move(self._program, fresh(self._optim), self._draw(), zeros, 0)

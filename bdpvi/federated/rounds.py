@@ -274,7 +274,7 @@ class Rounds:
         Raises:
             ValueError: if it has another number of weights, or one is not finite.
         """
-        flat = self.checked(update)
+        flat = self.check_update(update)
         longest = float(flat.abs().max())
         if longest > _SQUARED:  # the squares of larger numbers overflow
             flat = flat * (_SQUARED / longest)
@@ -314,7 +314,7 @@ class Rounds:
         """
         return secure.on_lattice(total, self.shared.deviation)
 
-    def checked(self, update: Tensor) -> Tensor:
+    def check_update(self, update: Tensor) -> Tensor:
         """Return the update as (size,) float64, or raise ValueError as :meth:`clip_update`."""
         flat = update.detach().cpu().double().flatten()
         if len(flat) != self.size:

@@ -78,7 +78,7 @@ def fitting(model: Model, data: Dataset) -> Dataset:
     return data.select(good)
 
 
-def given(model: Model, features: Mapping[str, Tensor]) -> Model:
+def with_features(model: Model, features: Mapping[str, Tensor]) -> Model:
     """Return a model of x with these features by name: of x only the number of records is used."""
     return lambda _: model(**features)
 

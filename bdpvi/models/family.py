@@ -87,7 +87,7 @@ class Family:
         """A record's contribution to noisy scores; None if they are not for this likelihood."""
         return None
 
-    def _counted(self, weights: int) -> int:
+    def _feature_count(self, weights: int) -> int:
         """Return d, the number of features, counting each category as one."""
         extra = sum(len(group) - 1 for group in self.levels)
         return max(weights - bool(self.intercept) - extra, 0)
@@ -96,7 +96,10 @@ class Family:
         """Return C, the largest norm of a weighted row; inf if there is none."""
         if self.weight_norm is not None:
             return float(self.weight_norm)
-        return math.sqrt(self._counted(weights) + (bool(self.intercept) * self.constant) ** 2) / 2
+        return (
+            math.sqrt(self._feature_count(weights) + (bool(self.intercept) * self.constant) ** 2)
+            / 2
+        )
 
     def score_bound(self, weights: int) -> float:
         """Return sC, the bound on the norm of any record's score; inf if there is none."""
@@ -106,7 +109,7 @@ class Family:
 
     def longest(self, weights: int) -> float:
         """Return B, the length of the longest row of a design; inf without a limit."""
-        counted, limit = self._counted(weights), self.limit
+        counted, limit = self._feature_count(weights), self.limit
         if limit is None or self.correlation:
             limit = math.inf
         of_features = counted * float(limit) ** 2 if counted else 0.0
@@ -328,7 +331,7 @@ class Regression(Family):
         return cls(**{"weight_norm": None, "prior_scale": None, "limit": LIMIT, **settings})
 
     @classmethod
-    def declared(cls, value: Any) -> Self:
+    def of_option(cls, value: Any) -> Self:
         """Return the model for a value of its ``option``."""
         return cls(**{cls.option: value})
 

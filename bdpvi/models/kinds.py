@@ -26,7 +26,7 @@ NAMED: dict[str, Any] = {
 """Regressions by the names that commands use; each makes one of the value of its ``option``."""
 
 
-def known(model: object) -> bool:
+def is_regression(model: object) -> bool:
     """Whether a model is one of the regressions itself: a subclass may observe anything."""
     return type(model) in get_args(Known)
 

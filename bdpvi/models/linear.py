@@ -177,7 +177,7 @@ class BayesianLinearRegression(Regression):
         return cls(largest=half, middle=low + half, prior_scale=prior_scale * half / 2, limit=limit)
 
     @classmethod
-    def declared(cls, value: Any) -> BayesianLinearRegression:
+    def of_option(cls, value: Any) -> BayesianLinearRegression:
         """Return the model for a least and a largest target."""
         return cls.of_bounds(*value)
 

@@ -122,7 +122,7 @@ def parameter(name: str) -> Misfit:
     )
 
 
-def left_over(site: Site, enumerates: bool) -> Iterator[Misfit]:
+def missing_from_guide(site: Site, enumerates: bool) -> Iterator[Misfit]:
     """Yield the problem with a record's own latent that is missing from the guide.
 
     There is none if the loss enumerates and the site is marked for it, as by config_enumerate.

@@ -84,7 +84,7 @@ class Classes(Regression):
         validate.positive_int("classes", self.classes, least=2)
 
     @classmethod
-    def declared(cls, value: Any) -> Self:
+    def of_option(cls, value: Any) -> Self:
         """Return the model for these names of classes."""
         return cls(classes=len(value))
 

@@ -171,7 +171,9 @@ bounds that hold at every predictor and target
                 "family: the log-density of a target changes with other predictors or between "
                 "calls; let it follow from the target's own predictor and fixed numbers"
             )
-        found = _contradicted(self.bound, here) or _bent(self.bound, here, there, step)
+        found = _contradiction(self.bound, here) or _pair_contradiction(
+            self.bound, here, there, step
+        )
         if found:
             name, which = found
             raise ValueError(
@@ -220,7 +222,7 @@ bounds that hold at every predictor and target
         return y.isfinite() & ((y == y.round()) if self.whole else True)
 
 
-def _contradicted(bound: LossBound, here: Sequence[Tensor]) -> tuple[str, str] | None:
+def _contradiction(bound: LossBound, here: Sequence[Tensor]) -> tuple[str, str] | None:
     """Return the kind of a point that contradicts the bounds, and the constant; None without any.
 
     Args:
@@ -243,10 +245,10 @@ def _contradicted(bound: LossBound, here: Sequence[Tensor]) -> tuple[str, str] |
     return None
 
 
-def _bent(
+def _pair_contradiction(
     bound: LossBound, here: Sequence[Tensor], there: Sequence[Tensor], step: Tensor
 ) -> tuple[str, str] | None:
-    """Return as :func:`_contradicted` the kind of a pair of points that does.
+    """Return as :func:`_contradiction` the kind of a pair of points that does.
 
     Over a step h ℓ″ changes at most by the factor e^{Mh}, so ℓ⁽ᵏ⁾ changes at most by M^{k−1} times
     its integral, ℓ″(e^{Mh} − 1)/M. That excludes jumps, which derivatives do not show.

@@ -47,7 +47,7 @@ class Holder(nn.Module):
 
 def modules_of(*programs: Any) -> list[nn.Module]:
     """Return the modules that programs are, are methods of, or refer to by name, each once."""
-    return [one for one in _referred(programs) if isinstance(one, nn.Module)]
+    return [one for one in _references(programs) if isinstance(one, nn.Module)]
 
 
 def typed(like: Tensor, *programs: Any) -> Tensor:
@@ -57,7 +57,7 @@ def typed(like: Tensor, *programs: Any) -> Tensor:
     return like.to(first.dtype)
 
 
-def _referred(programs: Iterable[Any]) -> Iterator[Any]:
+def _references(programs: Iterable[Any]) -> Iterator[Any]:
     """Yield what programs are, are methods of, or refer to, each once.
 
     It searches ``functools.partial`` and Pyro's handlers, the attributes of a method's object, the
@@ -120,6 +120,6 @@ class TrainedModel:
             return torch.func.functional_call(holder, swapped, (run,))
 
 
-def placed(model: Callable[..., Any]) -> Callable[..., Any]:
+def on_any_device(model: Callable[..., Any]) -> Callable[..., Any]:
     """Return a model whose modules run where its arguments are, wherever they were trained."""
     return model if isinstance(model, TrainedModel) else TrainedModel(model, {})

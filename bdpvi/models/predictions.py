@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Categorical, constraints
 
 from bdpvi.models.contract import Model
-from bdpvi.models.kinds import known
+from bdpvi.models.kinds import is_regression
 
 Formula = Callable[[Mapping[str, Tensor], Tensor], Tensor]
 
@@ -33,7 +33,7 @@ def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> 
             it names, has no positive exposure.
     """
     check_exposures(model, x)
-    if known(model) and model.target != "class":  # type: ignore[attr-defined]
+    if is_regression(model) and model.target != "class":  # type: ignore[attr-defined]
         return within_bounds(model, _each(model.means, latents, x))  # type: ignore[attr-defined]
 
     def mean(name: str, law: Any) -> Tensor:
@@ -77,7 +77,7 @@ def class_probabilities(model: Model, latents: Mapping[str, Tensor], x: Tensor) 
     Raises:
         ValueError: if the target is neither 0 or 1 nor one of several classes.
     """
-    if known(model) and model.target in ("label", "class"):  # type: ignore[attr-defined]
+    if is_regression(model) and model.target in ("label", "class"):  # type: ignore[attr-defined]
         return _each(model.probabilities, latents, x)  # type: ignore[attr-defined]
 
     def probabilities(name: str, law: Any) -> Tensor:

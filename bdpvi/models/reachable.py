@@ -39,10 +39,10 @@ from bdpvi.models.values import (
     is_sequence,
     is_table,
     length_of,
+    matching_path,
     memory,
     numbers,
     rows,
-    shared,
 )
 
 _MOST = 20_000
@@ -144,7 +144,7 @@ def _of_frame(way: str, value: types.FrameType) -> Iterator[tuple[str, Any]]:
 
 def _of_mapping(way: str, value: Any) -> Iterator[tuple[str, Any]]:
     for key, one in islice([*dict(value).items()], LONG):
-        yield f"{way}[{_shown(key)}]", one
+        yield f"{way}[{_words_of_key(key)}]", one
     yield from _attributes(way, value)
 
 
@@ -180,7 +180,7 @@ def _of_function(way: str, one: types.FunctionType) -> Iterator[tuple[str, Any]]
     known, modules = one.__globals__, []
     home = sys.modules.get(str(known.get("__name__")))  # other globals can bear its name
     if home is None or vars(home) is not known or not _installed(home.__name__):
-        used = [*_used(code)]
+        used = [*_name_operations(code)]
         for name in dict.fromkeys(v for op, v in used if op in ("LOAD_GLOBAL", "LOAD_NAME")):
             if isinstance(known.get(name), types.ModuleType):
                 modules.append(known[name])
@@ -193,14 +193,14 @@ def _of_function(way: str, one: types.FunctionType) -> Iterator[tuple[str, Any]]
                     yield f"{way}, its global {module.__name__}.{name}", vars(module)[name]
 
 
-def _used(code: types.CodeType) -> Iterator[tuple[str, str]]:
+def _name_operations(code: types.CodeType) -> Iterator[tuple[str, str]]:
     """Yield each operation of code on a name, with those of the functions within."""
     for one in dis.get_instructions(code):
         if isinstance(one.argval, str):
             yield one.opname, one.argval
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from _used(inner)
+            yield from _name_operations(inner)
 
 
 def _attributes(way: str, one: Any) -> Iterator[tuple[str, Any]]:
@@ -244,7 +244,7 @@ _PARTS: tuple[tuple[Any, Callable[[str, Any], Iterator[tuple[str, Any]]]], ...] 
 """What objects of each kind refer to; the first kind counts."""
 
 
-def _shown(key: Any) -> str:
+def _words_of_key(key: Any) -> str:
     """Return a key in words, unless it may be a record's value."""
     named = isinstance(key, str) and key.isidentifier() and len(key) < 40
     return repr(key) if named else "..."
@@ -309,6 +309,6 @@ class _Records(NamedTuple):
                 if same & columns(values):
                     return way
             for keys in (each_value, partial(rows, width=table[0].size)):
-                if way := shared(found, table, keys):
+                if way := matching_path(found, table, keys):
                     return way
         return ""

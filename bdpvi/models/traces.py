@@ -16,7 +16,7 @@ from torch.distributions import Categorical, Independent, Transform, biject_to
 from bdpvi._ground.host import drawing
 from bdpvi._ground.isolation import isolated
 from bdpvi.datasets.named import Argument, blank
-from bdpvi.models.contract import Model, Site, given
+from bdpvi.models.contract import Model, Site, with_features
 from bdpvi.models.misfits import MisfitError, follows, misfits, per_record, split
 
 
@@ -95,9 +95,9 @@ def predicted(
     Raises:
         ValueError: if records have latents of their own.
     """
-    from bdpvi.models.parameters import placed  # late: settings need none
+    from bdpvi.models.parameters import on_any_device  # late: settings need none
 
-    model = placed(model)
+    model = on_any_device(model)
 
     def one(latent: dict[str, Tensor]) -> Tensor:
         trace = poutine.trace(poutine.condition(model, data=latent)).get_trace(x)
@@ -155,10 +155,10 @@ def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
         model: the model, which is run once, without targets.
         x: features of one record, (1, d).
     """
-    from bdpvi.models.parameters import placed  # late: settings need none
+    from bdpvi.models.parameters import on_any_device  # late: settings need none
 
     with isolated(x), poutine.block(), torch.no_grad(), pyro.validation_enabled(False):
-        trace = poutine.trace(Improper()(placed(model))).get_trace(x)
+        trace = poutine.trace(Improper()(on_any_device(model))).get_trace(x)
     found = {site["name"]: site["fn"].support for site in split(trace)[0]}
     return {n: biject_to(support) for n, support in found.items() if not support.is_discrete}
 
@@ -179,7 +179,7 @@ def check_without_targets(
     """
     try:
         if arguments:
-            found = transforms(given(model, blank(arguments, x)), x.new_zeros(1, 0))
+            found = transforms(with_features(model, blank(arguments, x)), x.new_zeros(1, 0))
         else:
             found = transforms(model, x)
     except Exception as error:

@@ -43,13 +43,13 @@ def is_frame(one: Any) -> bool:
 def _or_none(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
     """Return a function that gives None where an object of the user's cannot be read."""
 
-    def tried(one: Any) -> T | None:
+    def try_read(one: Any) -> T | None:
         try:
             return read(one)
         except Exception:  # whatever such an object raises
             return None
 
-    return tried
+    return try_read
 
 
 @_or_none
@@ -158,7 +158,7 @@ def rows(table: np.ndarray, width: int) -> Keys:
     return Keys((rows.view(np.uint32) * factors).sum(1, dtype=np.uint64), rows)
 
 
-def shared(found: list[tuple[str, np.ndarray]], table: np.ndarray, keys: Any) -> str:
+def matching_path(found: list[tuple[str, np.ndarray]], table: np.ndarray, keys: Any) -> str:
     """Return the way to an array with values, or rows, that chance does not explain."""
     known = keys(table.reshape(len(table), -1)).keys
     parts = [(way, keys(values[:_COMPARED])) for way, values in found]

@@ -163,7 +163,7 @@ def make_private(
         length=len(held),
         seed=settings.seed,
         assumptions=(
-            *basis.given(whose, **held.tensors),
+            *basis.given_assumptions(whose, **held.tensors),
             *(Assumption.ROUNDED_SIZE,) * (settings.records is None),
         ),
     )

@@ -83,7 +83,7 @@ def one_by_one(module: nn.Module, loss: Loss, batch: Batch) -> list[Tensor]:
 
 
 @contextmanager
-def entered(module: nn.Module) -> Iterator[list[str]]:
+def track_layers(module: nn.Module) -> Iterator[list[str]]:
     """Yield the names of the layers currently in their forward pass, innermost last."""
     names: list[str] = []
 
@@ -104,13 +104,13 @@ def entered(module: nn.Module) -> Iterator[list[str]]:
             hook.remove()
 
 
-def blamed(module: nn.Module, names: Sequence[str]) -> str:
-    """Return what to call the layer that failed, given those that :func:`entered` yields."""
+def words_of_layer(module: nn.Module, names: Sequence[str]) -> str:
+    """Return what to call the layer that failed, given those that :func:`track_layers` yields."""
     name = names[-1] if names else ""
     return f"layer {name!r} ({type(module.get_submodule(name)).__name__})" if name else "module"
 
 
-def forked(device: torch.device) -> AbstractContextManager[None]:
+def fork_random_state(device: torch.device) -> AbstractContextManager[None]:
     """Return a context after which torch's random state, there and on the host, is as before."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
@@ -191,11 +191,11 @@ class RecordGradients:
             return
         names: Sequence[str] = ()
         try:
-            with forked(device), entered(self.module) as names:
+            with fork_random_state(device), track_layers(self.module) as names:
                 self.norms(made_up)
                 self.clipped_sum(made_up, 1.0)
         except Exception as error:  # whatever a module or vmap may raise
-            where = blamed(self.module, names)
+            where = words_of_layer(self.module, names)
             raise ValueError(
                 f"torch.autocast in {now}: {where} has no gradients of single records there "
                 f"({error}). Nothing was charged; call step() outside torch.autocast"

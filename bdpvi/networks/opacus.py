@@ -23,7 +23,7 @@ from torch import nn
 from bdpvi._ground.checkpoint import sealed, understood, unsealed
 from bdpvi._ground.outputs import several
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.networks.gradients import Loss, RecordGradients, forked, trainable
+from bdpvi.networks.gradients import Loss, RecordGradients, fork_random_state, trainable
 from bdpvi.networks.records import IndexedRecords, Source, check_panel_size
 from bdpvi.networks.refusals import check_loss, check_module
 from bdpvi.privacy import worst_case
@@ -192,7 +192,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
             for mine, live in zip(own, weights, strict=True):
                 mine.copy_(live)
         device = weights[0].device
-        with forked(device):
+        with fork_random_state(device):
             return gradients.norms(records.take(torch.arange(len(records)), device))
 
     def _account(self) -> Account:

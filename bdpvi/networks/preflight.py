@@ -26,13 +26,13 @@ from bdpvi.networks.gradients import (
     Loss,
     RecordGradients,
     alone,
-    blamed,
     by_vmap,
     call,
-    entered,
-    forked,
+    fork_random_state,
     one_by_one,
+    track_layers,
     trainable,
+    words_of_layer,
 )
 
 NEAR = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -88,7 +88,7 @@ class TrialRun:
             if loss is not None:
                 loss(output, self.batch[1])
 
-    def moved(self) -> nn.Module:
+    def perturbed_copy(self) -> nn.Module:
         """Return the module with every trainable weight slightly changed, and another padding row.
 
         A zero weight would hide the layers before it: they would get no gradient to compare.
@@ -109,7 +109,7 @@ def still(batch: Batch) -> Iterator[None]:
     """Replace every random number that a module draws by the same constant."""
     device = batch[1].device
     with (
-        forked(device),
+        fork_random_state(device),
         torch.autocast(device.type, enabled=False),
         _Still(),
     ):
@@ -120,7 +120,7 @@ def still(batch: Batch) -> Iterator[None]:
 class _Still(Undropped):
     """Makes dropout drop nothing, and turns all other random numbers into constants."""
 
-    def drawn(self, out: Any) -> Any:
+    def replacement(self, out: Any) -> Any:
         return filled(out, 0.5)
 
 
@@ -179,7 +179,7 @@ def without_gradient(module: nn.Module, loss: Loss, batches: Sequence[Batch]) ->
     for batch in batches:
         trial = TrialRun.of(module, batch, loss)
         with still(trial.batch):
-            for each in alone(trial.moved(), loss, trial.batch):
+            for each in alone(trial.perturbed_copy(), loss, trial.batch):
                 unused -= {at for at, one in enumerate(each) if one is not None}
                 rows = [(w, row) for w, row in rows if not _any(each[places[id(w)]], TRIED_ROW)]
     fixed: list[tuple[int, int | slice]] = [(at, slice(None)) for at in sorted(unused)]
@@ -220,7 +220,7 @@ def check_unchanged(
 
 def _check_steps(each: Each, module: nn.Module, loss: Loss, batch: Batch) -> None:
     """Take trial steps with a copy; refuse a module that changes its own weights in a step."""
-    with forked(batch[1].device):
+    with fork_random_state(batch[1].device):
         tried = deepcopy(module)
         made = RecordGradients(tried, loss, each=each)
         for _ in range(_STEPS):
@@ -239,12 +239,12 @@ def _wrong(each: Each, module: nn.Module, loss: Loss, batches: Sequence[Batch]) 
         trial = TrialRun.of(module, batch, loss)
         names: Sequence[str] = ()
         try:
-            with still(trial.batch), entered(copy := trial.moved()) as names:
+            with still(trial.batch), track_layers(copy := trial.perturbed_copy()) as names:
                 if _agree(each, copy, loss, trial):
                     continue
             return "module: gradients of single records differ from autograd's"
         except Exception as error:  # whatever a module or vmap may raise
-            return f"{blamed(module, names)} has no gradients of single records ({error})"
+            return f"{words_of_layer(module, names)} has no gradients of single records ({error})"
     return ""
 
 

@@ -19,7 +19,7 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import require_same
 from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.networks.gradients import Batch, RecordGradients, forked, trainable
+from bdpvi.networks.gradients import Batch, RecordGradients, fork_random_state, trainable
 from bdpvi.networks.preflight import Fixed
 from bdpvi.networks.records import IndexedRecords
 from bdpvi.networks.refusals import check_frozen
@@ -118,7 +118,7 @@ class Private:
         self._gradients.check_autocast(self._made_up)
         self._charged.take()
         device = self._weights[0].device
-        with forked(device):
+        with fork_random_state(device):
             # No coins are drawn twice if a run went back to an earlier state.
             step = self.steps - 1 if self.mechanism.seed is None else self._place
             self._place += 1

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from bdpvi._ground.checkpoint import reread
 from bdpvi._ground.outputs import several
-from bdpvi.networks.gradients import Batch, Loss, call, entered, trainable
+from bdpvi.networks.gradients import Batch, Loss, call, track_layers, trainable
 from bdpvi.networks.preflight import TrialRun, still
 
 INSTEAD = (
@@ -62,9 +62,9 @@ def check_module(module: nn.Module, batch: Batch) -> None:
         )
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) and layer.training:
-            raise _refused(name, layer, "mixes records", INSTEAD)
+            raise _refusal(name, layer, "mixes records", INSTEAD)
     trial = TrialRun.of(module, batch)
-    copy, (x, y) = trial.moved(), trial.batch
+    copy, (x, y) = trial.perturbed_copy(), trial.batch
     before = {name: value.clone() for name, value in copy.named_buffers()}
     with torch.no_grad(), still(batch):
         together = _passes(copy, x)
@@ -73,7 +73,7 @@ def check_module(module: nn.Module, batch: Batch) -> None:
             alone = _passes(copy, tree_map(lambda one, at=at: one[at : at + 1], x))
             if not _same(together[-1].outputs, alone[-1].outputs, at, trial.near):
                 name = _mixing(together, alone, at, trial.near)
-                raise _refused(name, module.get_submodule(name), "mixes records", FIRST)
+                raise _refusal(name, module.get_submodule(name), "mixes records", FIRST)
 
 
 def check_kind(module: nn.Module) -> None:
@@ -84,14 +84,14 @@ def check_kind(module: nn.Module) -> None:
     """
     for name, layer in module.named_modules():
         if isinstance(layer, torch.jit.ScriptModule):
-            raise _refused(name, layer, "torch.jit compiled", "give the module as it was before")
+            raise _refusal(name, layer, "torch.jit compiled", "give the module as it was before")
         if any(is_lazy(weight) for weight in layer.parameters(recurse=False)):
-            raise _refused(
+            raise _refusal(
                 name, layer, "has no weights before its first call", "call the module once"
             )
         for attribute, value in vars(layer).items():
             if isinstance(value, Tensor) and not value.is_leaf:  # no copy can be made
-                raise _refused(name, layer, f"keeps a computed tensor {attribute!r}", COMPUTED)
+                raise _refusal(name, layer, f"keeps a computed tensor {attribute!r}", COMPUTED)
 
 
 def _check_buffers(module: nn.Module, before: Mapping[str, Tensor], copy: nn.Module) -> None:
@@ -100,7 +100,7 @@ def _check_buffers(module: nn.Module, before: Mapping[str, Tensor], copy: nn.Mod
         if not torch.equal(before[name], value):
             owner = name.rpartition(".")[0]
             kind = module.get_submodule(owner)
-            raise _refused(owner, kind, f"changes its buffer {name!r}", INSTEAD)
+            raise _refusal(owner, kind, f"changes its buffer {name!r}", INSTEAD)
 
 
 def check_loss(loss: Loss, module: nn.Module, batch: Batch) -> None:
@@ -231,11 +231,11 @@ def _passes(module: nn.Module, x: Any) -> list[_Pass]:
         for name, layer in module.named_modules()
     ]
     try:
-        with entered(module) as names:
+        with track_layers(module) as names:
             call(module, x)
     except Exception as error:
         layer = module.get_submodule(names[-1])
-        raise _refused(names[-1], layer, f"fails on one record alone ({error})", FIRST) from error
+        raise _refusal(names[-1], layer, f"fails on one record alone ({error})", FIRST) from error
     finally:
         for hook in hooks:
             hook.remove()
@@ -274,6 +274,6 @@ def _alike(one: Tensor, other: Tensor, near: float) -> bool:
     return torch.allclose(one, other, rtol=near, atol=near / 100, equal_nan=True)
 
 
-def _refused(name: str, layer: nn.Module, what: str, instead: str) -> ValueError:
+def _refusal(name: str, layer: nn.Module, what: str, instead: str) -> ValueError:
     where = f"layer {name!r} ({type(layer).__name__})" if name else f"({type(layer).__name__})"
     return ValueError(f"module has {where}, which {what}; {instead}")

@@ -65,7 +65,7 @@ class BatchPlan:
         coins = self._stream(step).random(int(ids.max()) + 1 if len(ids) else 0) < self.rate
         return torch.from_numpy(coins).to(ids.device)[ids]
 
-    def chosen(self, step: int, limit: int) -> Tensor:
+    def batch_ids(self, step: int, limit: int) -> Tensor:
         """Return the ids below ``limit`` that are in the batch of ``step``, in order."""
         following = self.coins(step)
         starts = range(0, limit, _AT_ONCE)
@@ -79,7 +79,7 @@ class BatchPlan:
 
         >>> plan = BatchPlan(steps=1, rate=0.5, seed=0)
         >>> following = plan.coins(0)
-        >>> [*following(3), *(3 + following(7))] == plan.chosen(0, 10).tolist()
+        >>> [*following(3), *(3 + following(7))] == plan.batch_ids(0, 10).tolist()
         True
         """
         if self.rate == 1:
@@ -119,11 +119,11 @@ class Batches:
         self.plan, self.limit = plan, limit
         self.noise_seeds = [plan.noise_seed(step) for step in range(plan.steps)]
         small = plan.rate < 1 and plan.rate * limit * plan.steps <= _KEPT
-        self._kept = [plan.chosen(step, limit) for step in range(plan.steps)] if small else None
+        self._kept = [plan.batch_ids(step, limit) for step in range(plan.steps)] if small else None
 
     def __getitem__(self, step: int) -> Tensor:
         """Return the ids in the batch of ``step``."""
-        return self.plan.chosen(step, self.limit) if self._kept is None else self._kept[step]
+        return self.plan.batch_ids(step, self.limit) if self._kept is None else self._kept[step]
 
 
 batches = lru_cache(maxsize=1)(Batches)

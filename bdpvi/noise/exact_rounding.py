@@ -38,7 +38,7 @@ _LARGEST = 2.0**49
 """A mean further out, in units of the lattice, is not left to float64."""
 
 
-def unsettled(y: Tensor, mean: Tensor, factor: Tensor, noise: Tensor, bits: int) -> Tensor:
+def uncertain_cells(y: Tensor, mean: Tensor, factor: Tensor, noise: Tensor, bits: int) -> Tensor:
     """Return where a computed sample may lie in another cell than the exact one, (k, d).
 
     Args:
@@ -79,17 +79,17 @@ def settle(
         key: its words have the first ``bits`` bits of each uⱼ.
         bits: b.
     """
-    open_ = unsettled(inside, mean, math.sqrt(temperature) * factor, noise, bits)
+    open_ = uncertain_cells(inside, mean, math.sqrt(temperature) * factor, noise, bits)
     if not bool(open_.any()):
         return
     words = (key.words(noise.numel()) >> np.uint64(64 - bits)).reshape(noise.shape)
     rows = torch.diag(factor) if factor.ndim == 1 else factor
     for k, i in open_.nonzero().tolist():
         keys = [key.child("more bits", k, j) for j in range(noise.shape[1])]
-        cells[k, i] = _settled(float(mean[i]), rows[i], temperature, words[k], keys, bits)
+        cells[k, i] = _round_exactly(float(mean[i]), rows[i], temperature, words[k], keys, bits)
 
 
-def _settled(
+def _round_exactly(
     mean: float,
     factor: Tensor,
     temperature: float,

@@ -60,7 +60,7 @@ def beside(table: str | os.PathLike[str]) -> Path:
     return next(there, found[len(files) == 1])
 
 
-def opened(ledger: str | os.PathLike[str], budget: Budget | None = None) -> Ledger:
+def open_ledger(ledger: str | os.PathLike[str], budget: Budget | None = None) -> Ledger:
     """Return the ledger in a file, as :meth:`bdpvi.Ledger.at` does.
 
     Raises:
@@ -95,7 +95,7 @@ def account(
         ledger: the ledger that was given, if any.
         own: the table's own, by default :func:`beside` it.
         other_people: the owner's word that nobody in the table has another account.
-        budget: as for :func:`opened`.
+        budget: as for :func:`open_ledger`.
 
     Raises:
         ValueError: before anything is charged or stored: a table of another account has many of
@@ -125,9 +125,9 @@ def account(
                 own = same[0]
                 _tell(f"this table has the rows of {own}, and is charged there")
             elif same or alike:
-                raise ValueError(_refused(table, [*same, *alike]))
+                raise ValueError(_refusal(table, [*same, *alike]))
         new = store.nothing_at(own)
-        result = ledger if isinstance(ledger, Ledger) else opened(own, budget)
+        result = ledger if isinstance(ledger, Ledger) else open_ledger(own, budget)
         if identity is not None and (new or known):
             _keep(own, identity)
         elif identity is not None:  # a refused table is not this account's
@@ -140,7 +140,7 @@ def in_use() -> bool:
     return bool(_used)
 
 
-def joined(identity: Identity | None, unit: str, rows_per_unit: int) -> Path | None:
+def account_in_use(identity: Identity | None, unit: str, rows_per_unit: int) -> Path | None:
     """Return the account in use that has the rows of a table in memory, and tell its owner.
 
     An account with another unit of privacy cannot be charged: without a ledger nothing is refused.
@@ -221,7 +221,7 @@ def _tell(words: str) -> None:
     warnings.warn(f"for the owner only: {words} (secret)", PrivacyUtilityWarning, stacklevel=5)
 
 
-def _refused(table: object, others: Sequence[Path]) -> str:
+def _refusal(table: object, others: Sequence[Path]) -> str:
     return (
         f"ledger: for the owner only: {str(table)!r} has no account, and that of another table, "
         f"{others[0]}, {_SHARES}. Give ledger={str(others[0])!r} (--ledger) if there are the same "

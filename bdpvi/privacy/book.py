@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bdpvi._ground import validate
-from bdpvi._ground.chain import Chain, chained, proven
+from bdpvi._ground.chain import Chain, proven, whole_file
 from bdpvi._ground.types import Budget
 from bdpvi.privacy.cost import RECORD
 from bdpvi.privacy.entry import ENDED, RESERVED, Entry
@@ -73,7 +73,7 @@ class Book:
     def of_entries(self, entries: Iterable[Entry]) -> Book:
         """Return the book with only these entries."""
         entries = tuple(entries)
-        return replace(self, entries=entries, events=tally(entries), opened=_opened(entries))
+        return replace(self, entries=entries, events=tally(entries), opened=_open_works(entries))
 
     def without(self, of: str) -> Book:
         """Return the book without this work."""
@@ -96,7 +96,7 @@ class Book:
 
     def content(self) -> bytes:
         """Return a whole file."""
-        return chained(self.header, *self._lines())
+        return whole_file(self.header, *self._lines())
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         """Return all lines after the first: in the file's order, or by kind."""
@@ -120,7 +120,7 @@ class Book:
         opened, events = self.opened, self.events
         for entry in added:
             counts[entry.of] += entry.count
-            opened = _opened([entry], opened)
+            opened = _open_works([entry], opened)
         known = None
         if opened or opened != self.opened or events is None:
             events = tally(entries)
@@ -176,7 +176,7 @@ def tally(entries: Iterable[Entry]) -> Counter[Event] | None:
     True
     """
     entries = list(entries)
-    opened = _opened(entries)
+    opened = _open_works(entries)
     result: Counter[Event] = Counter()
     for entry in entries:
         if (entry.kind == RESERVED) != (entry.of in opened):
@@ -188,7 +188,7 @@ def tally(entries: Iterable[Entry]) -> Counter[Event] | None:
     return result
 
 
-def _opened(entries: Iterable[Entry], before: frozenset[str] = frozenset()) -> frozenset[str]:
+def _open_works(entries: Iterable[Entry], before: frozenset[str] = frozenset()) -> frozenset[str]:
     """Return the works whose reservation is open after these entries."""
     found = set(before)
     for entry in entries:
@@ -244,7 +244,7 @@ class Merged:
         return (*found, *sorted(for_unit(self.others), key=repr))
 
 
-def checked(budget: Budget | None, unit: str, rows: int) -> None:
+def check_terms(budget: Budget | None, unit: str, rows: int) -> None:
     """Raise ValueError unless these terms are valid for a ledger."""
     if budget is not None and not isinstance(budget, Budget):
         raise ValueError(f"budget must be a Budget or None, got {budget!r}")
@@ -271,7 +271,7 @@ def follow(path: Path, content: bytes, known: Book | None = None) -> Book:
         if known is None:
             if not file.said:
                 raise ValueError(file.why or "it is empty")
-            known = _begun(file.said[0])
+            known = _book_of(file.said[0])
         first = len(known.file.said) or 1
         for number, one in enumerate(file.said[first:], start=first + 1):  # noqa: B007
             lines.append(read_line(one))
@@ -284,7 +284,7 @@ def follow(path: Path, content: bytes, known: Book | None = None) -> Book:
     return known.with_lines(file, *lines)
 
 
-def _begun(header: Mapping[str, Any]) -> Book:
+def _book_of(header: Mapping[str, Any]) -> Book:
     """Return the book that a first line begins."""
     if header["format"] != FORMAT:
         raise ValueError(
@@ -293,5 +293,5 @@ def _begun(header: Mapping[str, Any]) -> Book:
         )
     budget, unit, rows = header["budget"], header["unit"], header["rows_per_unit"]
     made = Book(str(header["id"]), None if budget is None else Budget(**budget), unit, rows)
-    checked(made.budget, unit, rows)
+    check_terms(made.budget, unit, rows)
     return made

@@ -115,7 +115,7 @@ class Bound:
         )
 
     @property
-    def given(self) -> str:
+    def conditions(self) -> str:
         """The conditions of the ε that the owner can have broken before, in words."""
         found = [words for one, words in CONDITIONS.items() if one in self.assumptions]
         return f", conditional on {' and '.join(found)}" if found else ""
@@ -191,7 +191,7 @@ class Bound:
     def __str__(self) -> str:
         seeded = Assumption.SEEDED_EXPERIMENT in self.assumptions
         number = f"ε = {self.epsilon:.4g}"
-        priced = f"{number} at δ = {self.delta:g}{self.given}"
+        priced = f"{number} at δ = {self.delta:g}{self.conditions}"
         if self.kind is Kind.PATH:
             unit = self.unit.removeprefix("one ")
             return (

@@ -18,11 +18,11 @@ from typing import Any
 from filelock import FileLock
 
 from bdpvi._ground import store
-from bdpvi._ground.chain import Chain, Head, chained, head_of, read, save
+from bdpvi._ground.chain import Chain, Head, head_of, read, save, whole_file
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Budget, BudgetExceededError
 from bdpvi.privacy.assumptions import Assumption
-from bdpvi.privacy.book import ROW, checked, follow, tally
+from bdpvi.privacy.book import ROW, check_terms, follow, tally
 from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.entry import RESERVED, Charge, Entry, Note
 from bdpvi.privacy.event import Event, for_unit, neighbours_of
@@ -113,9 +113,9 @@ class Ledger(StoredBook):
         >>> [f"{one.epsilon:.3f}" for one in (ledger.worst_case(1e-5), ledger.altogether(1e-5))]
         ['0.726', '1.061']
         """
-        return cls(unit=unit, rows_per_unit=rows_per_unit).joined(*parts)
+        return cls(unit=unit, rows_per_unit=rows_per_unit).join(*parts)
 
-    def joined(self, *parts: Any) -> Ledger:
+    def join(self, *parts: Any) -> Ledger:
         """Return this ledger, as one of those of the same rows in this process."""
         from bdpvi.privacy.process import account_of  # late: settings know no rows
 
@@ -178,7 +178,7 @@ class Ledger(StoredBook):
                 unit=unit or book.unit,
                 rows=rows_per_unit or book.rows,
             )
-            checked(wanted.budget, wanted.unit, wanted.rows)
+            check_terms(wanted.budget, wanted.unit, wanted.rows)
             if wanted == book:
                 return
             decided = (book.budget and wanted.budget != book.budget) or (
@@ -197,7 +197,7 @@ class Ledger(StoredBook):
             if self.process is not None:
                 self.process.books[wanted.id] = wanted
             if self.path is not None:
-                save(self.path, chained(wanted.header, *book.file.said[1:]))
+                save(self.path, whole_file(wanted.header, *book.file.said[1:]))
 
     def worst_case(
         self,
@@ -255,10 +255,10 @@ class Ledger(StoredBook):
         return any(one.charges for name, one in books.items() if name != self.id)
 
     @property
-    def refused(self) -> int:
+    def refusals(self) -> int:
         """The number of targets that were refused by looking at the records."""
         if self.process is not None:
-            return self.process.refused
+            return self.process.refusals
         return len(self.book().refused)
 
     @contextmanager
@@ -340,7 +340,7 @@ class Ledger(StoredBook):
             else ""
         )
 
-    def mended(self) -> Ledger:
+    def repaired_copy(self) -> Ledger:
         """Return a ledger in memory with the lines that the file proves."""
         assert self.path is not None
         made = Ledger()

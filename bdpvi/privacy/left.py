@@ -74,10 +74,10 @@ def gaussian(book: Book, epsilon: float, delta: float) -> SampledGaussian:
     epsilon = min(epsilon, HIGHEST)
     guess = book.rows * room(book, epsilon, delta) ** -0.5
 
-    def spent(noise: float) -> float:
+    def delta_at(noise: float) -> float:
         return total(book, delta, SampledGaussian(noise_multiplier=noise))
 
-    return SampledGaussian(noise_multiplier=smallest(spent, epsilon, guess, slack=SLACK))
+    return SampledGaussian(noise_multiplier=smallest(delta_at, epsilon, guess, slack=SLACK))
 
 
 def unreachable(book: Book, epsilon: float, delta: float) -> ValueError:

@@ -212,7 +212,7 @@ def calibrate(
         hiding = event.hiding * event.noise_multiplier / noise
         return replace(event, noise_multiplier=noise, hiding=hiding)
 
-    def spent(noise: float) -> float:
+    def delta_at(noise: float) -> float:
         return law([at(noise)], variance)(epsilon)
 
     loss = event.loss
@@ -221,7 +221,7 @@ def calibrate(
     try:
         if loss.k == 1 and (rest <= 0 or known >= delta):
             raise ArithmeticError
-        return at(smallest(spent, delta, event.noise_multiplier, slack=1e-5, most=_LOUDEST))
+        return at(smallest(delta_at, delta, event.noise_multiplier, slack=1e-5, most=_LOUDEST))
     except ArithmeticError:
         raise ValueError(
             f"epsilon={epsilon!r} cannot be reached at delta={delta!r} with "

@@ -54,7 +54,7 @@ class Places:
         """
         given = {"out": out, "secret": secret, "ledger": ledger}
         found: dict[str, Any] = {
-            name: path and followed(name, path) for name, path in given.items()
+            name: path and resolve_link(name, path) for name, path in given.items()
         }
         for folder in (found["out"].parent, found["secret"]):
             if folder.is_dir():
@@ -64,7 +64,7 @@ class Places:
             raise ValueError(
                 f"out={str(out)!r} exists already; choose another; nothing is overwritten"
             )
-        public = followed("out", out.parent if shared is None else shared)
+        public = resolve_link("out", out.parent if shared is None else shared)
         for name in ("secret", "ledger"):
             path = found[name]
             if path is not None and path.is_relative_to(public):
@@ -83,7 +83,7 @@ class Places:
         return where
 
 
-def followed(name: str, path: Path) -> Path:
+def resolve_link(name: str, path: Path) -> Path:
     """Return a resolved path.
 
     Raises:

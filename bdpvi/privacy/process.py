@@ -32,7 +32,7 @@ class SameRows:
     samples: list[Sketch] = field(default_factory=list)
 
     @property
-    def refused(self) -> int:
+    def refusals(self) -> int:
         """The number of targets that were refused by looking at the records."""
         return sum(len(book.refused) for book in self.books.values())
 

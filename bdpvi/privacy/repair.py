@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bdpvi._ground import store
-from bdpvi._ground.chain import Chain, Head, chained, head_of, lock, proven, read, save
+from bdpvi._ground.chain import Chain, Head, head_of, lock, proven, read, save, whole_file
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Budget
 from bdpvi.privacy.book import Book, follow
@@ -52,7 +52,7 @@ def repair(
     with lock(path):
         book, head = follow(path, read(path)), Head.read(head_of(path))
         found, added = book.file, tuple(entries) or tuple(receipts)
-        lost = len(found.hashes) > 1 if head is None else not head.reached(found)
+        lost = len(found.hashes) > 1 if head is None else not head.is_in(found)
         if found.rest and not found.torn and not added:
             said = "".join(f"\n  {line[:120]!r}" for line in found.rest)
             raise ValueError(
@@ -61,7 +61,7 @@ def repair(
                 "owner of the fit can know what was released: give all releases, in doubt too "
                 f"many, by --charge DRAWS,TEMPERATURE:{said}"
             )
-        if lost and not entries and not (head and head.reached(proven(_with(found, added)))):
+        if lost and not entries and not (head and head.is_in(proven(_with(found, added)))):
             added = (*added, _everything(book))
             if (
                 book.budget is None
@@ -76,7 +76,7 @@ def repair(
 
 
 def _with(found: Chain, added: Sequence[Entry]) -> bytes:
-    return chained(*found.said, *({"charge": one.to_dict()} for one in added))
+    return whole_file(*found.said, *({"charge": one.to_dict()} for one in added))
 
 
 def _everything(book: Book) -> Entry:

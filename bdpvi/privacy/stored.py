@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground.chain import Head, append, head_of, lock, read, state
 from bdpvi._ground.types import Budget
-from bdpvi.privacy.book import ROW, Book, checked, follow, read_line
+from bdpvi.privacy.book import ROW, Book, check_terms, follow, read_line
 from bdpvi.privacy.entry import Entry
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class StoredBook:
         if budget is not None and path is not None:
             raise ValueError(f"budget={budget} was given, but {path} already has a budget")
         self.path = None if path is None else Path(path).resolve()
-        checked(budget, unit, rows_per_unit)
+        check_terms(budget, unit, rows_per_unit)
         self._kept = Book(secrets.token_hex(16), budget, unit, rows_per_unit)
         self._content = b""
         self._state: tuple[int, int, int] | None = None

@@ -100,7 +100,7 @@ class Course:
                 continue
             self._step(number)
             if kept is not None:
-                kept.reached(self.state_dict)
+                kept.save_if_due(self.state_dict)
 
     def _step(self, number: int) -> None:
         descent = self.descent
@@ -173,7 +173,7 @@ class Course:
             centre, variance = prior_given(program, measured)
             share = variance / (variance + self._walk() ** 2)
             others = centre + share * (mean - centre)
-            mean, covariance = replaced(mean, covariance, measured, others, variance)
+            mean, covariance = replace_others(mean, covariance, measured, others, variance)
         return TrainedGuide(mean, covariance, measured, settled)
 
     def _walk(self) -> float:
@@ -313,7 +313,7 @@ def walk(rates: Tensor, fresh: Tensor, first: int) -> float:
     return math.sqrt(total)
 
 
-def replaced(
+def replace_others(
     mean: Tensor, covariance: Tensor, kept: Tensor, others: Tensor, variance: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return a normal law whose coordinates that are not kept have another mean and variance.
@@ -324,7 +324,7 @@ def replaced(
         others, variance: of coordinates that are not kept, which are independent of all, (d,).
 
     >>> one, kept = torch.ones(2).double(), torch.tensor([True, False])
-    >>> replaced(one, one + torch.eye(2), kept, 0 * one, 25 * one)[1].tolist()
+    >>> replace_others(one, one + torch.eye(2), kept, 0 * one, 25 * one)[1].tolist()
     [[2.0, 0.0], [0.0, 25.0]]
     """
     mean = torch.where(kept, mean, others)

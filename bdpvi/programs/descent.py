@@ -25,7 +25,7 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.inference.optimisers import fresh, together
 from bdpvi.noise.secure import stir
-from bdpvi.programs.program import Draw, Program, unchanged
+from bdpvi.programs.program import Draw, Program, keep_parameters
 from bdpvi.programs.recording import recorded
 from bdpvi.programs.sources import RecordBatch
 from bdpvi.releases import clipping
@@ -216,7 +216,7 @@ class Descent:
         (batch,) = program.arguments.source.every()
         tried = copy(self)
         tried.program, tried.optim = program, fresh(self.optim)
-        with unchanged(program), drawing(HOST, 0):
+        with keep_parameters(program), drawing(HOST, 0):
             try:
                 for number in range(2):
                     draw = program.draw()

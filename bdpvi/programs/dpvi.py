@@ -42,7 +42,7 @@ class DPVI(Settings):
         counted: whether ``rows`` is a noisy count instead of declared.
     """
 
-    def suited(self, model: Model, data: Data, guide: object) -> SuitedDPVI:
+    def adapt(self, model: Model, data: Data, guide: object) -> SuitedDPVI:
         """Return the route with guide and size, after a test run of model and guide.
 
         Raises:

@@ -117,7 +117,7 @@ class Reparameterise(Messenger):  # type: ignore[misc]
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if msg["value"] is None and not msg["is_observed"] and "enumerate" not in msg["infer"]:
-            drawn = _drawn(msg["fn"])
+            drawn = _reparameterised_draw(msg["fn"])
             if drawn is not None:
                 msg["value"] = drawn
 
@@ -137,11 +137,11 @@ def is_normal(fn: Any) -> bool:
     return isinstance(fn, (Normal, MultivariateNormal, LowRankMultivariateNormal))
 
 
-def _drawn(fn: Any) -> Tensor | None:
+def _reparameterised_draw(fn: Any) -> Tensor | None:
     """Return a reparameterised draw, or None for an unsupported distribution."""
     fn = base(fn)
     if isinstance(fn, TransformedDistribution):
-        value = _drawn(fn.base_dist)
+        value = _reparameterised_draw(fn.base_dist)
         for transform in fn.transforms:
             value = None if value is None else transform(value)
         return value

@@ -12,7 +12,7 @@ import torch
 from bdpvi.models.misfits import LastSite, Site
 
 
-def failed(name: str, on: str, last: LastSite, error: Exception) -> ValueError:
+def program_error(name: str, on: str, last: LastSite, error: Exception) -> ValueError:
     """Return the refusal of a program that raises: the site, the line, and the remedy."""
     first = (str(error).splitlines() or [""])[0]
     place = f", at or after site {last.name!r}" if last.name else ""
@@ -52,7 +52,7 @@ def line_of(error: Exception) -> str:
     return f", line {own[-1].lineno} of {Path(own[-1].filename).name}" if own else ""
 
 
-def named(site: Site) -> str:
+def words_of_site(site: Site) -> str:
     """Return what a site is, and its name."""
     kind = "observed" if site["is_observed"] else "latent"
     return f"{kind} site {site['name']!r}"

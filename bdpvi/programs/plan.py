@@ -87,7 +87,7 @@ class DPVIPlan:
         return (self.event, Threshold(self.spare)) if self.spare else (self.event,)
 
     @cached_property
-    def drawn(self) -> SampledGaussian:
+    def actual_event(self) -> SampledGaussian:
         """All its steps, with their actual noise."""
         if self.run is None:
             return self.event

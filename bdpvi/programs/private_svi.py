@@ -150,7 +150,7 @@ class PrivateSVI:
             PrivacyUtilityWarning: about records whose gradient is not finite or on which model or
                 guide fail; they count as zero.
         """
-        descent, charged = self._begun(args, kwargs)
+        descent, charged = self._prepare(args, kwargs)
         charged.take()
         descent.step(charged.taken - 1)
         if not self._told:
@@ -164,7 +164,7 @@ class PrivateSVI:
         Arguments are as for :meth:`step`. Nothing is charged, so never publish it. A record on
         which model or guide fail counts as zero.
         """
-        descent, _ = self._begun(args, kwargs)
+        descent, _ = self._prepare(args, kwargs)
         program = descent.program
         with drawing(HOST), torch.no_grad():
             draw = program.draw()
@@ -191,10 +191,10 @@ class PrivateSVI:
         """
         if self._charged is None and self._ledger is not None:
             return self._ledger
-        return self._started[1].ledger
+        return self._existing[1].ledger
 
     @property
-    def _started(self) -> tuple[Descent, Steps]:
+    def _existing(self) -> tuple[Descent, Steps]:
         if self._descent is None or self._charged is None:
             raise ValueError("nothing was charged yet: call step() first")
         return self._descent, self._charged
@@ -208,7 +208,7 @@ class PrivateSVI:
         Raises:
             ValueError: before the first step, or if no finite ε can be promised.
         """
-        descent, charged = self._started
+        descent, charged = self._existing
         return charged.worst_case(descent.mechanism, delta)
 
     def cost(self, delta: float) -> Cost:
@@ -227,7 +227,7 @@ class PrivateSVI:
         Raises:
             ValueError: before the first step.
         """
-        descent, charged = self._started
+        descent, charged = self._existing
         run = {"mechanism": descent.mechanism.settings(), "run": charged.of, "charged": self.steps}
         return sealed({**run, **descent.state_dict()})
 
@@ -247,13 +247,13 @@ class PrivateSVI:
             ValueError: naming what differs, or if the state was changed. Nothing is then changed.
         """
         state = unsealed(state)
-        descent, charged = self._begun(args, kwargs)
+        descent, charged = self._prepare(args, kwargs)
         made, now = state["mechanism"], descent.mechanism.settings()
         require_same("state", made, now, "make the run as it was made before")
         descent.load_state_dict(state)
         charged.resume(state["run"], state["charged"])
 
-    def _begun(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Descent, Steps]:
+    def _prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Descent, Steps]:
         """Return descent and steps, created from these arguments in the first call."""
         ledger = self._ledger
         source = args[0] if len(args) == 1 and not kwargs else None
@@ -276,7 +276,7 @@ class PrivateSVI:
             self._mechanism,
             size=program.size,
             length=arguments.length,
-            assumptions=basis.given(source, **shown),
+            assumptions=basis.given_assumptions(source, **shown),
         )
         of, spent = secrets.token_hex(8), ledger or Ledger.of(*arguments.source.some())
         descent = Descent(program, self.optim, mechanism, self._clip)

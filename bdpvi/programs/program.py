@@ -111,14 +111,14 @@ class Program:
         with self.alone():
             guided = self.traced(self.guide)
             modelled = self.traced(poutine.replay(self.model, guided))
-            return self._drawn(guided, modelled)
+            return self._draw_of(guided, modelled)
 
     def traced(self, program: Callable[..., Any]) -> poutine.Trace:
         """Return the trace of a program, such as the guide, on a record of zeros."""
         args, kwargs = self.arguments.call(self.arguments.stand_in)
         return poutine.trace(program).get_trace(*args, **kwargs)
 
-    def _drawn(self, guided: poutine.Trace, modelled: poutine.Trace) -> Draw:
+    def _draw_of(self, guided: poutine.Trace, modelled: poutine.Trace) -> Draw:
         public = torch.zeros(())
         for trace, sign in ((modelled, -1), (guided, 1)):
             trace.compute_log_prob(lambda _, site: not in_plate(site, self.plate))
@@ -191,11 +191,11 @@ class Program:
             draw: its graph is freed.
             total: gradient in (u, θ), (D,).
         """
-        pulled = self.pulled_back(draw, total)
+        pulled = self.pull_back(draw, total)
         for value, one in zip(self.parameters.values(), pulled, strict=True):
             value.grad = as_gradient(one, value)
 
-    def pulled_back(self, draw: Draw, total: Tensor) -> Sequence[Tensor]:
+    def pull_back(self, draw: Draw, total: Tensor) -> Sequence[Tensor]:
         """Return the gradients that :meth:`backward` sets."""
         pieces = total.split([self.dim, *(self.parameters[n].numel() for n in self.direct)])
         surrogate = draw.public + (draw.latents * _like(pieces[0], draw.latents)).sum()
@@ -281,7 +281,7 @@ class Program:
 
 
 @contextmanager
-def unchanged(program: Program) -> Iterator[None]:
+def keep_parameters(program: Program) -> Iterator[None]:
     """Put parameters back to what they are now, at the end."""
     values = program.parameters.values()
     before = [value.detach().clone() for value in values]

@@ -20,12 +20,12 @@ from bdpvi._ground.host import HOST, drawing
 from bdpvi._ground.outputs import several
 from bdpvi.bayesian.inference.guide import check_unused
 from bdpvi.models.contract import Site
-from bdpvi.models.misfits import LastSite, Misfit, MisfitError, left_over, split
+from bdpvi.models.misfits import LastSite, Misfit, MisfitError, missing_from_guide, split
 from bdpvi.models.parameters import Holder, modules_of
 from bdpvi.models.reachable import check_values
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import base, is_normal
-from bdpvi.programs.failures import failed, named
+from bdpvi.programs.failures import program_error, words_of_site
 from bdpvi.programs.program import Draw, Program, in_plate
 from bdpvi.programs.recording import RECORDED
 from bdpvi.programs.runs import Runs
@@ -74,12 +74,12 @@ def _read(
     holder = Holder(modules_of(model, guide))
     if early := [*_in_layers(holder, _BatchNorm, "mixes records", _STATISTICS)]:
         raise MisfitError(early)
-    found = plate or _found(model, guide, arguments)
+    found = plate or _find_plate(model, guide, arguments)
     runs = Runs(model, guide, arguments, found)
     modelled, guided, parameters = runs.first()
-    starts = ((f"start of parameter {name!r}", value) for name, value in runs.begun().items())
+    starts = ((f"start of parameter {name!r}", value) for name, value in runs.first_run().items())
     check_values(arguments.source.holds, starts, arguments.length)
-    _observed(modelled)
+    _observed_sites(modelled)
     owned = {id(value) for value in holder.parameters()}
     free = {name: value for name, value in parameters.items() if id(value) not in owned}
     misfits = list(runs.unsteady(modelled, guided)) or [
@@ -87,7 +87,7 @@ def _read(
         *_in_guide(guided, guide, found, modelled),
         *_in_parameters(free, runs.sizes.get(found), arguments.length),
     ]
-    misfits = misfits or runs.differing(modelled, guided, found) or list(runs.started(parameters))
+    misfits = misfits or runs.differing(modelled, guided, found) or list(runs.starts(parameters))
     if misfits:
         raise MisfitError(misfits)
     known = pyro.get_param_store().get_state()["constraints"]
@@ -104,13 +104,13 @@ def _read(
         local=any(in_plate(one, found) for one in split(guided)[0]),
         holder=holder,
     )
-    made = _tried(made)
+    made = _try_step(made)
     if misfits := list(runs.mixing(guided, found)):
         raise MisfitError(misfits)
     return made
 
 
-def _found(model: Callable[..., Any], guide: Callable[..., Any], arguments: Arguments) -> str:
+def _find_plate(model: Callable[..., Any], guide: Callable[..., Any], arguments: Arguments) -> str:
     """Return the plate over the records, by running only the model.
 
     A plate of size N is considered only if no other fits: a plate over other things may have N
@@ -139,7 +139,7 @@ def _check_loss(loss: Any) -> None:
         )
 
 
-def _observed(modelled: poutine.Trace) -> list[Mapping[str, Any]]:
+def _observed_sites(modelled: poutine.Trace) -> list[Mapping[str, Any]]:
     """Return the observed sites, or raise a MisfitError if there is none."""
     observed = [site for site in split(modelled)[1] if not _is_factor(site)]
     if not observed:
@@ -153,13 +153,15 @@ def _plate(modelled: poutine.Trace) -> str:
     Raises:
         ValueError: if there is none, or several qualify.
     """
-    observed = _observed(modelled)
+    observed = _observed_sites(modelled)
     stacks = [[f.name for f in site["cond_indep_stack"] if f.size == 1] for site in observed]
     # One outside all plates may be a constant, as poutine.condition makes of a global latent.
     stacks = [stack for stack in stacks if stack] or stacks
     common: list[str] = [name for name in stacks[0] if all(name in stack for stack in stacks)]
     if not common:
-        raise MisfitError([Misfit(named(observed[0]), "is in no plate over the records", _PLATE)])
+        raise MisfitError(
+            [Misfit(words_of_site(observed[0]), "is in no plate over the records", _PLATE)]
+        )
     if len(common) > 1:
         raise ValueError(
             f"plate: {' and '.join(map(repr, common))} could each be over the records; say which, "
@@ -187,7 +189,7 @@ def _in_model(
         shape = site["fn"].log_prob(site["value"]).shape
         if frame.vectorized and len(shape) >= -frame.dim and shape[frame.dim] != 1:
             yield Misfit(
-                named(site),
+                words_of_site(site),
                 f"has {several(shape[frame.dim], 'entry', 'entries')} for one record",
                 "hand the records over as arguments of step, and let each entry follow from its "
                 "own row; a target of several numbers needs .to_event(1)",
@@ -195,12 +197,12 @@ def _in_model(
     for site in latent:
         if in_plate(site, plate):
             if site["name"] not in guided.nodes:
-                yield from left_over(site, isinstance(loss, TraceEnum_ELBO))
+                yield from missing_from_guide(site, isinstance(loss, TraceEnum_ELBO))
         elif site["fn"].support.is_discrete:
             remedy = "make it continuous, or give each record its own, enumerated one"
-            yield Misfit(named(site), "is discrete and global", remedy)
+            yield Misfit(words_of_site(site), "is discrete and global", remedy)
         elif site["name"] not in guided.nodes:
-            yield Misfit(named(site), "is not in the guide", "sample it there too")
+            yield Misfit(words_of_site(site), "is not in the guide", "sample it there too")
 
 
 def _in_guide(
@@ -209,19 +211,19 @@ def _in_guide(
     for site in split(guided)[0]:
         if site["name"] not in modelled.nodes and not site["infer"].get("is_auxiliary"):
             remedy = "give it the name of a latent of the model, or take it out"
-            yield Misfit(f"{named(site)} of the guide", "is not in the model", remedy)
+            yield Misfit(f"{words_of_site(site)} of the guide", "is not in the model", remedy)
             continue
         fn = base(site["fn"])
         local, kind = in_plate(site, plate), type(fn).__name__
         if local and isinstance(guide, AutoGuide):
             yield Misfit(
-                named(site),
+                words_of_site(site),
                 f"has parameters for single records in {type(guide).__name__}",
                 "write a guide that computes them from the record's own row, as an encoder does",
             )
         elif kind != "Delta" and not (is_normal(fn) or (fn.has_rsample and not local)):
             yield Misfit(
-                named(site),
+                words_of_site(site),
                 f"is {kind} in the guide",
                 "use a Normal, a MultivariateNormal or a transform of one; leave a discrete one "
                 "to the model, which sums it out by config_enumerate and TraceEnum_ELBO",
@@ -252,7 +254,7 @@ def _nested(loss: Any, runs: Runs, plate: str) -> Any:
     return loss
 
 
-def _tried(made: Program) -> Program:
+def _try_step(made: Program) -> Program:
     """Return the program with the parameters that records use, after a step on a record of zeros.
 
     Raises:
@@ -267,7 +269,7 @@ def _tried(made: Program) -> Program:
     try:
         with last, drawing(made.device):
             draw = made.draw()
-            made = replace(made, direct=_used(made, draw))
+            made = replace(made, direct=_used_parameters(made, draw))
             made.gradients(draw, rows)
             made.backward(draw, torch.zeros(made.size, dtype=torch.float64, device=HOST))
         for value in made.parameters.values():
@@ -280,10 +282,10 @@ def _tried(made: Program) -> Program:
         alone = "has no gradient of a single record in torch"
         if wrong := list(_in_layers(made.holder, in_place, alone, _RECURRENT)):
             raise MisfitError(wrong) from error
-        raise failed("model", "the gradient of one record", last, error) from error
+        raise program_error("model", "the gradient of one record", last, error) from error
 
 
-def _used(made: Program, draw: Draw) -> tuple[str, ...]:
+def _used_parameters(made: Program, draw: Draw) -> tuple[str, ...]:
     theta = {n: v.detach().clone().requires_grad_() for n, v in made.parameters.items()}
     row = [one[0] for one in made.arguments.stand_in]
     value = made.of_record(draw.latents.detach(), theta, draw.fixed, *row)

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from bdpvi._ground.host import drawing, onto
 from bdpvi.programs.failures import line_of
-from bdpvi.programs.program import Draw, Program, unchanged
+from bdpvi.programs.program import Draw, Program, keep_parameters
 from bdpvi.programs.sources import Rows, at
 
 Replay = Callable[..., tuple[Tensor, ...]]
@@ -72,8 +72,8 @@ class Recorded(Program):
         every = torch.cat(found) if len(found) > 1 else found[0]
         return every[: len(every) - lacking]
 
-    def pulled_back(self, draw: Draw, total: Tensor) -> Sequence[Tensor]:
-        """Return the parameters' gradients, as :meth:`Program.pulled_back`."""
+    def pull_back(self, draw: Draw, total: Tensor) -> Sequence[Tensor]:
+        """Return the parameters' gradients, as :meth:`Program.pull_back`."""
         with torch.no_grad():
             return self.pulled(onto(total, self.device), *draw.saved)
 
@@ -92,20 +92,20 @@ def recorded(program: Program, rows: int) -> Program:
         return program
     try:
         with drawing(program.device, seed=0):
-            made = _recorded(program, rows)
+            made = _record_steps(program, rows)
     except Exception as error:  # whatever a program of the user's raises
         where = f"{type(error).__name__}{line_of(error)}"
-        raise _refused(program, f"cannot be recorded ({where})") from error
-    with unchanged(program):
+        raise _refusal(program, f"cannot be recorded ({where})") from error
+    with keep_parameters(program):
         for number in range(2):  # with other values of the parameters the second time
             if wrong := _differing(program, made, number):
-                raise _refused(program, f"has another {wrong} when it is replayed")
+                raise _refusal(program, f"has another {wrong} when it is replayed")
             with torch.no_grad():
                 torch._foreach_add_([*program.parameters.values()], 0.01)
     return made
 
 
-def _recorded(program: Program, rows: int) -> Recorded:
+def _record_steps(program: Program, rows: int) -> Recorded:
     values = tuple(program.parameters.values())
     plain = tuple(value.detach() for value in values)
     total = torch.zeros(program.size, dtype=torch.float64, device=program.device)
@@ -114,7 +114,7 @@ def _recorded(program: Program, rows: int) -> Recorded:
 
     def step(total: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
         draw = program.draw()
-        found = program.pulled_back(draw, total)
+        found = program.pull_back(draw, total)
         return (draw.latents, draw.public, *draw.fixed.values(), *found)
 
     def each(latents: Tensor, *given: Tensor) -> tuple[Tensor]:
@@ -212,7 +212,7 @@ def _differing(program: Program, made: Recorded, seed: int) -> str:
             return {
                 "draw": (draw.latents, draw.public, *draw.fixed.values()),
                 "gradient of a record": (one.gradients(draw, rows),),
-                "gradient of a parameter": one.pulled_back(draw, total),
+                "gradient of a parameter": one.pull_back(draw, total),
             }
 
     wanted, found = step(program), step(made)
@@ -224,7 +224,7 @@ def _alike(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, 1e-5, 1e-6, equal_nan=True)
 
 
-def _refused(program: Program, wrong: str) -> ValueError:
+def _refusal(program: Program, wrong: str) -> ValueError:
     name = type(program.loss).__name__
     return ValueError(
         f"loss={name}: a step {wrong}. Model and guide must do the same in every step, without "

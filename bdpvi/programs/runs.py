@@ -20,7 +20,7 @@ from bdpvi.models.misfits import LastSite, Misfit, MisfitError, Site, split
 from bdpvi.models.traces import Improper
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import plates
-from bdpvi.programs.failures import failed, named
+from bdpvi.programs.failures import program_error, words_of_site
 from bdpvi.programs.program import copied, in_plate
 from bdpvi.programs.sources import Rows
 
@@ -87,7 +87,7 @@ class Runs:
             modelled = self._run("model", poutine.replay(self.model, guided), rows)
         return modelled, guided, captured.trace.nodes
 
-    def begun(self, rows: Rows | None = None, coins: Tensor | None = None) -> dict[str, Tensor]:
+    def first_run(self, rows: Rows | None = None, coins: Tensor | None = None) -> dict[str, Tensor]:
         """Return the parameters' values after a copy's first run.
 
         Args:
@@ -103,9 +103,9 @@ class Runs:
             nodes = self._first(guide, self.zeros if rows is None else rows)[2]
             return {name: site["value"] for name, site in nodes.items()}
 
-    def started(self, parameters: Mapping[str, Tensor]) -> Iterator[Misfit]:
+    def starts(self, parameters: Mapping[str, Tensor]) -> Iterator[Misfit]:
         """Yield a parameter that starts elsewhere on other made-up records."""
-        starts = [self.begun(rows, self._coins) for rows in (self.zeros, self.ones)]
+        starts = [self.first_run(rows, self._coins) for rows in (self.zeros, self.ones)]
         for name, value in parameters.items():
             zeros, ones = (_unconstrained(start[name]).detach() for start in starts)
             if value.shape == zeros.shape and _equal(value, zeros) and not _equal(zeros, ones):
@@ -119,7 +119,7 @@ class Runs:
             shape, own = site["fn"].shape(), site["value"].shape
             if len(shape) != len(own) or any(a != b != 1 for a, b in zip(shape, own, strict=True)):
                 wrong = f"has the shape {tuple(own)} in the guide and {tuple(shape)} in the model"
-                yield Misfit(named(site), wrong, "give it one shape, in every run")
+                yield Misfit(words_of_site(site), wrong, "give it one shape, in every run")
                 return
         expected = {"guide": _shapes(guided), "model": _shapes(modelled)}
         with drawing(self.arguments.device), torch.no_grad():
@@ -130,7 +130,7 @@ class Runs:
                     model = poutine.replay(self.model, again)
                     runs["model"] = self._run("model", model, self.zeros)
                 for name, run in runs.items():
-                    if found := _changed(name, expected[name], _shapes(run)):
+                    if found := _difference(name, expected[name], _shapes(run)):
                         yield found
                         return
 
@@ -141,7 +141,9 @@ class Runs:
         for site in split(zeros)[0]:
             if not in_plate(site, plate) and not _alike(site, ones.nodes[site["name"]]):
                 remedy = "give it parameters of its own; one guide is for all records"
-                misfits.append(Misfit(named(site), "of the guide follows from records", remedy))
+                misfits.append(
+                    Misfit(words_of_site(site), "of the guide follows from records", remedy)
+                )
         model = poutine.replay(self.model, guided)
         runs = ((self.zeros, 0), (self.zeros, 1), (self.ones, 0))
         modelled, twice, again = (self._still("model", model, *run) for run in runs)
@@ -150,30 +152,34 @@ class Runs:
                 continue
             if site["is_observed"] and not _alike(site, twice.nodes[site["name"]]):
                 wrong = "is drawn by the model itself, as by ConjugateReparam"
-                misfits.append(Misfit(named(site), wrong, "leave that out: the guide draws it"))
+                misfits.append(
+                    Misfit(words_of_site(site), wrong, "leave that out: the guide draws it")
+                )
             elif site["is_observed"]:
                 remedy = "observe it inside the plate over the records"
-                misfits.append(Misfit(named(site), f"is not in plate {plate!r}", remedy))
+                misfits.append(Misfit(words_of_site(site), f"is not in plate {plate!r}", remedy))
             else:
                 remedy = "give it constants that come neither from the records nor their number"
-                misfits.append(Misfit(named(site), "has a prior of the records", remedy))
+                misfits.append(Misfit(words_of_site(site), "has a prior of the records", remedy))
         seen = [s for s in split(modelled)[1] if in_plate(s, plate)]
         if seen and all(_alike(site, again.nodes[site["name"]]) for site in seen):
             misfits.append(
                 Misfit(
-                    named(seen[0]),
+                    words_of_site(seen[0]),
                     "does not follow from the arguments",
                     "hand the records over as arguments of step, and read none from elsewhere",
                 )
             )
-        return misfits or [*self._undefined(guided), *self._elsewhere(modelled, seen)]
+        return misfits or [*self._undefined_densities(guided), *self._elsewhere(modelled, seen)]
 
-    def _undefined(self, guided: poutine.Trace) -> Iterator[Misfit]:
+    def _undefined_densities(self, guided: poutine.Trace) -> Iterator[Misfit]:
         """Yield the sites whose log-density is not a number, whatever the record."""
         remedy = "keep its constants, and what it is computed from, finite and within range"
         for site in split(guided)[0]:
             if _is_nan(site):
-                yield Misfit(named(site), "has a log-density that is NaN in the guide", remedy)
+                yield Misfit(
+                    words_of_site(site), "has a log-density that is NaN in the guide", remedy
+                )
                 return
         model = poutine.replay(self.model, guided)
         left: set[str] | None = None
@@ -186,7 +192,7 @@ class Runs:
             if not left:
                 return
         for site in (one for kind in split(run) for one in kind if one["name"] in (left or ())):
-            yield Misfit(named(site), "has a log-density that is NaN", remedy)
+            yield Misfit(words_of_site(site), "has a log-density that is NaN", remedy)
 
     def _elsewhere(self, modelled: poutine.Trace, seen: list[Site]) -> Iterator[Misfit]:
         """Yield an observed site that reads, by the plate's indices, what is no argument.
@@ -205,7 +211,7 @@ class Runs:
             one, two, three = (run.nodes[site["name"]] for run in (first, again, last))
             if _alike(one, two) and not _alike(one, three):
                 yield Misfit(
-                    named(site),
+                    words_of_site(site),
                     "reads other tensors by the indices of its plate",
                     "hand every tensor that has a row for each record over as an argument of step",
                 )
@@ -219,7 +225,7 @@ class Runs:
         by itself, or cannot run on two, is left out.
         """
         with contextlib.suppress(ValueError), drawing(self.arguments.device), torch.no_grad():
-            if sized := list(self._sized(plate)):
+            if sized := list(self._growing_latents(plate)):
                 yield sized[0]
                 return
         with drawing(self.arguments.device), torch.no_grad():
@@ -229,14 +235,14 @@ class Runs:
             run = functools.partial(self._run, name, poutine.replay(program, drawn))
             try:
                 with drawing(self.arguments.device), torch.no_grad(), Undropped():
-                    found = list(self._mixed(run, plate))
+                    found = list(self._mixing(run, plate))
             except (ValueError, KeyError):
                 continue
             if found:
                 yield found[0]
                 return
 
-    def _mixed(self, run: Callable[..., poutine.Trace], plate: str) -> Iterator[Misfit]:
+    def _mixing(self, run: Callable[..., poutine.Trace], plate: str) -> Iterator[Misfit]:
         rows, both = self._both(), run(self._both(), (0, 1))
         given = {s["name"]: s["value"] for s in split(both)[0]}
         for place, one in enumerate((self.ones, self.zeros)):
@@ -246,13 +252,15 @@ class Runs:
                 continue
             again = (run(rows, (0, 1), given) for _ in range(_AGAIN))
             if all(_differs(both, one, plate, None) is None for one in again):
-                yield Misfit(named(wrong), "mixes records", _ROW)  # it draws nothing by itself
+                yield Misfit(
+                    words_of_site(wrong), "mixes records", _ROW
+                )  # it draws nothing by itself
                 return
 
     def _both(self) -> Rows:
         return tuple(torch.cat(two) for two in zip(self.ones, self.zeros, strict=True))
 
-    def _sized(self, plate: str) -> Iterator[Misfit]:
+    def _growing_latents(self, plate: str) -> Iterator[Misfit]:
         """Yield a latent site outside the plate that is larger for two records than for one."""
         model = Improper()(self.model)
         both, one = self._run("model", model, self._both(), (0, 1)), self.alone()
@@ -260,7 +268,9 @@ class Runs:
             other = one.nodes.get(site["name"])
             if not in_plate(site, plate) and other and site["value"].shape != other["value"].shape:
                 remedy = "put a record's own latent into their plate, and give others a fixed size"
-                yield Misfit(named(site), "has a size that is the number of records", remedy)
+                yield Misfit(
+                    words_of_site(site), "has a size that is the number of records", remedy
+                )
 
     def _still(
         self, name: str, program: Callable[..., Any], rows: Rows, seed: int, *given: Any
@@ -292,7 +302,7 @@ class Runs:
         except MisfitError:
             raise
         except Exception as error:  # whatever a program of the user's raises
-            raise failed(name, "one record", last, error) from error
+            raise program_error(name, "one record", last, error) from error
 
     def nesting(self, loss: TraceEnum_ELBO, plate: str) -> None:
         """Let the loss determine how deeply plates are nested."""
@@ -337,7 +347,7 @@ def _shapes(trace: poutine.Trace) -> dict[str, torch.Size]:
     }
 
 
-def _changed(of: str, one: dict[str, torch.Size], other: dict[str, torch.Size]) -> Misfit | None:
+def _difference(of: str, one: dict[str, torch.Size], other: dict[str, torch.Size]) -> Misfit | None:
     """Return what another run of a program has otherwise."""
     if gone := sorted(set(one) ^ set(other)):
         remedy = "let every run have the same sites and parameters, whatever is drawn in it"

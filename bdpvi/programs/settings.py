@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bdpvi._ground import validate
+from bdpvi.releases.row_counts import COUNT
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-COUNT = 0.01
-"""Share of μ² for the noisy number of records, if the owner declares none."""
 
 
 @dataclass(frozen=True, kw_only=True)

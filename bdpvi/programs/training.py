@@ -28,10 +28,10 @@ from bdpvi.bayesian.inference.fingerprint import described
 from bdpvi.bayesian.inference.guide import check_steps
 from bdpvi.bayesian.inference.optimisers import fused
 from bdpvi.bayesian.inference.svi import default_optimiser
-from bdpvi.datasets.dataset import Data, shown
+from bdpvi.datasets.dataset import Data, sample_of_form
 from bdpvi.datasets.named import arguments_of
 from bdpvi.models.contract import Model
-from bdpvi.models.kinds import known
+from bdpvi.models.kinds import is_regression
 from bdpvi.models.parameters import Holder, TrainedModel, modules_of, typed
 from bdpvi.models.traces import check_without_targets
 from bdpvi.noise.keys import Key
@@ -45,9 +45,9 @@ from bdpvi.programs.reading import read
 from bdpvi.programs.recording import recorded
 from bdpvi.programs.settings import Settings
 from bdpvi.programs.sources import latents_like
-from bdpvi.regression.objective_plan import words_of_rows
 from bdpvi.releases.estimate import Gaussian, Output
 from bdpvi.releases.noisy_sum import NoisySum
+from bdpvi.releases.row_counts import words_of_rows
 
 if TYPE_CHECKING:
     from bdpvi.releases.route import Allowance
@@ -79,10 +79,10 @@ class SuitedDPVI(Settings):
 
     @classmethod
     def of(cls, settings: Settings, model: Model, data: Data, guide: object) -> SuitedDPVI:
-        """Return the route for a model, as :meth:`bdpvi.DPVI.suited`."""
+        """Return the route for a model, as :meth:`bdpvi.DPVI.adapt`."""
         check_steps(guide)
         if (own := getattr(model, "check", None)) is not None:
-            own(shown(data))
+            own(sample_of_form(data))
         guide = _usual(model) if guide is None else guide
         holder = Holder(modules_of(model, guide))
         start = {name: value.clone() for name, value in holder.state_dict().items()}
@@ -117,8 +117,8 @@ class SuitedDPVI(Settings):
         """Give the modules the weights that they had before any training."""
         Holder(modules_of(model, self.guide)).load_state_dict(self.start)
 
-    def suited(self, model: Model, data: Data, guide: object) -> SuitedDPVI:
-        """Return the route for another model; see :meth:`bdpvi.DPVI.suited`."""
+    def adapt(self, model: Model, data: Data, guide: object) -> SuitedDPVI:
+        """Return the route for another model; see :meth:`bdpvi.DPVI.adapt`."""
         return SuitedDPVI.of(self, model, data, guide)
 
     def plan(self, model: Model, features: int, left: Allowance) -> DPVIPlan:
@@ -140,8 +140,8 @@ class SuitedDPVI(Settings):
 
     def caution(self, plan: DPVIPlan, delta: float) -> str:
         """Return a warning if noise outweighs the records."""
-        noise = plan.drawn.noise_multiplier * math.sqrt(plan.size / self.steps)
-        if noise < plan.drawn.rate * self.rows / 4:  # type: ignore[operator]
+        noise = plan.actual_event.noise_multiplier * math.sqrt(plan.size / self.steps)
+        if noise < plan.actual_event.rate * self.rows / 4:  # type: ignore[operator]
             return ""
         return (
             f"privacy noise dominates: about {self.rows:,.0f} records are few for "
@@ -159,14 +159,14 @@ class SuitedDPVI(Settings):
         begun = {} if self.checkpoint is None else settings_of(Path(self.checkpoint))
         if self.checkpoint is not None and begun:  # begun by secret()
             folder = Checkpoint(self.checkpoint, begun)
-            once, kept = folder.once, folder.begun(name)
+            once, kept = folder.once, folder.unfinished_part(name)
         found = once(name, lambda: self._train(model, data, plan, key, kept))
         here = data.like[0].device
         parameters = {
             n.removeprefix("of "): v.to(here) for n, v in found.items() if n.startswith("of ")
         }
         Holder(modules_of(model)).load_state_dict(parameters, strict=False)  # on a return too
-        return self._trained(found, parameters, model, data, key)
+        return self._output(found, parameters, model, data, key)
 
     def _train(
         self, model: Model, data: Data, plan: DPVIPlan, key: Key, kept: KeptState | None
@@ -177,9 +177,9 @@ class SuitedDPVI(Settings):
         with isolated(typed(latents_like(data), model, self.guide), seed=start % 2**63), on(HOST):
             program = self._read(model, data)
             mechanism = NoisySum(
-                rate=plan.drawn.rate,
+                rate=plan.actual_event.rate,
                 clip=1.0,
-                noise_multiplier=plan.drawn.noise_multiplier,
+                noise_multiplier=plan.actual_event.noise_multiplier,
                 size=plan.size,
                 records=1,
                 length=len(data),
@@ -198,7 +198,7 @@ class SuitedDPVI(Settings):
             own = {"mean": mean, "covariance": covariance, "measured": measured}
             return {**own, "settled": torch.tensor(settled), **values}
 
-    def _trained(
+    def _output(
         self,
         found: dict[str, Tensor],
         parameters: dict[str, Tensor],
@@ -240,7 +240,7 @@ class SuitedDPVI(Settings):
 
     def _usual_loss(self, model: Model, data: Data) -> ELBO:
         """Return a loss that records steps where these are known to be alike, and it pays."""
-        alike = known(model) and isinstance(self.guide, _Usual)
+        alike = is_regression(model) and isinstance(self.guide, _Usual)
         here = data.like[0].device.type == "cpu"
         return JitTrace_ELBO() if alike and here and self.steps >= _PAYS else Trace_ELBO()
 
@@ -257,7 +257,7 @@ class SuitedDPVI(Settings):
         assert self.checkpoint is not None
         settings = replace(self, checkpoint=None, progress=False, loss=None)
         parts = (
-            *(settings, type(self.loss).__name__, described(model), _described(self.guide)),
+            *(settings, type(self.loss).__name__, described(model), _words_of_guide(self.guide)),
             *(epsilon, delta, data.fingerprint(), *(str(one.dtype) for one in data.like)),
             *(torch.__version__, version("bdpvi"), str(Path(self.checkpoint).resolve())),
         )
@@ -271,7 +271,7 @@ class SuitedDPVI(Settings):
         begun = kept.once("start", now)
         nonce = described(begun[_NONCE])
         self.start.update({name: value for name, value in begun.items() if name != _NONCE})
-        tried = self._tried(model, data)
+        tried = self._probe_loss(model, data)
         if not torch.allclose(tried, kept.once("trial", lambda: {"loss": tried})["loss"], 1e-6):
             raise ValueError(
                 f"checkpoint={str(self.checkpoint)!r} holds a training of another model or guide: "
@@ -279,7 +279,7 @@ class SuitedDPVI(Settings):
             )
         return Key(hashlib.sha256(f"{run} {nonce}".encode()).digest())
 
-    def _tried(self, model: Model, data: Data) -> Tensor:
+    def _probe_loss(self, model: Model, data: Data) -> Tensor:
         """Return the loss of a draw from a fixed seed, without records and of one record of zeros.
 
         It shows what the text of a model or guide does not: closures, sizes, scales.
@@ -296,7 +296,7 @@ class SuitedDPVI(Settings):
 _NONCE = "nonce of the run"
 
 
-def _described(guide: Any) -> str:
+def _words_of_guide(guide: Any) -> str:
     """Return a guide's text, or the kind of one of Pyro's or the library's guides."""
     return described(guide) if inspect.isroutine(guide) else type(guide).__name__
 

@@ -102,7 +102,7 @@ def moments_of(
         and of weighted scores times weights: what the records add to each released weight, dotted
         with the weights. Each has the shape of ``factor``.
     """
-    facts, k = plan.facts, plan.drawn.residual
+    facts, k = plan.facts, plan.actual_event.residual
     assert facts.rows is not None
     ratio = plan.clip / math.sqrt(facts.squared)
     omega = min(1.0, ratio, plan.bend * ratio**2) * sum(plan.class_weights) / 2

@@ -12,7 +12,7 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import TooFewRecordsError
-from bdpvi.datasets.dataset import Data, Dataset, shown
+from bdpvi.datasets.dataset import Data, Dataset, sample_of_form
 from bdpvi.models.contract import Model
 from bdpvi.models.family import Family
 from bdpvi.models.scores import ScoreParts
@@ -21,19 +21,17 @@ from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.left import HIGHEST
 from bdpvi.regression import score_release as noisy_scores
-from bdpvi.regression.objective_plan import words_of_rows
 from bdpvi.regression.score_posterior import FAR, NormalPrior, Posterior
 from bdpvi.regression.score_release import ScorePlan
 from bdpvi.regression.score_start import Joined
 from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate, Output
+from bdpvi.releases.row_counts import COUNT, words_of_rows
 
 if TYPE_CHECKING:
     from bdpvi.datasets.encoding import Encoding
     from bdpvi.noise.keys import Key
     from bdpvi.releases.route import Allowance
 
-COUNT = 0.01
-"""Share of μ² for the noisy number of records, if the owner declares none."""
 LEAST = 4.0
 """Expected signal below which nearly all releases would be unreliable: they are not charged."""
 _MARGIN = 1.1
@@ -100,7 +98,7 @@ class NoisyScores:
         """Return the route for a table of about ``rows`` records."""
         return replace(self, rows=max(rows, 1.0), counted=True)
 
-    def suited(self, model: Model, data: Data, guide: object) -> NoisyScores:
+    def adapt(self, model: Model, data: Data, guide: object) -> NoisyScores:
         """Return the route; raise ValueError unless the model is one of the three regressions."""
         parts_of(model)
         if guide is not None:
@@ -110,7 +108,7 @@ class NoisyScores:
             )
         if not data.feature_names:
             raise ValueError("x has no columns: a regression needs at least one")
-        model.check(shown(data))  # type: ignore[attr-defined]
+        model.check(sample_of_form(data))  # type: ignore[attr-defined]
         encoding = _encoding(data)
         return replace(self, columns=len(encoding.columns) if encoding else None)
 
@@ -144,7 +142,7 @@ class NoisyScores:
     def draw(self, model: Model, data: Data, plan: ScorePlan, key: Key) -> Output:
         """Return the posterior, with a secret key's noise, and the costs of reference records."""
         known: Any = self.predicting(model, plan)
-        used = _used(data)
+        used = _used_columns(data)
         columns = int(used.sum())
         plan = replace(plan, columns=columns, size=min(plan.size, columns))
         mean = torch.zeros(len(used), dtype=torch.float64)
@@ -158,7 +156,7 @@ class NoisyScores:
         posterior.mean[-1] += middle
         made = _estimate(posterior, used, found.joined, known.prior_scale)
         latents = made.draws(self.draws, key.child("draws"))
-        return Output(latents, estimate=made, rounds=_paid(plan, found, data, key))
+        return Output(latents, estimate=made, rounds=_reference_costs(plan, found, data, key))
 
 
 def _design(
@@ -200,7 +198,7 @@ def _encoding(data: Data) -> Encoding | None:
     return made if made and {*made.feature_names} >= {*data.feature_names} else None
 
 
-def _used(data: Data) -> Tensor:
+def _used_columns(data: Data) -> Tensor:
     """Return whether each column of the design is used: all except base levels, (d + 1,)."""
     encoding = _encoding(data)
     every = encoding.feature_names if encoding else ()
@@ -224,7 +222,7 @@ def _levels(data: Data, used: Tensor) -> Tensor:
     return torch.tensor([*(made[name] for name in names), -1])
 
 
-def _paid(
+def _reference_costs(
     plan: ScorePlan, found: noisy_scores.Measured, data: Data, key: Key
 ) -> tuple[SampledGaussian, ...]:
     """Return the costs at the released points of reference records chosen by secret coins."""
@@ -247,16 +245,16 @@ def _estimate(found: Posterior, used: Tensor, joined: Joined, prior_scale: float
         prior_scale: the prior's standard deviation.
     """
     place = torch.eye(len(used), dtype=torch.float64)[:, used]
-    whole, reasons = found.turned(place), []
+    whole, reasons = found.rotate(place), []
     sizes, sampling = whole.covariance.diagonal(), whole.sampling.diagonal().clamp(min=0)
     unseen = whole.unseen.diagonal() > _MOSTLY * sizes
     prior = unseen & (sizes.sqrt() > _PRIOR * prior_scale)
     notes = [_UNSEEN if hidden else "" for hidden in prior.tolist()]
     places, pooled = torch.nonzero(used).flatten().tolist(), joined.pooled.tolist()
-    for at, one, together in zip(places, joined.known.tolist(), pooled, strict=True):
+    for at, one, together in zip(places, joined.estimated_columns.tolist(), pooled, strict=True):
         notes[at] = (notes[at] or POOLED * together) if one else LEFT_OUT
     notes = [note if one else BASE for note, one in zip(notes, used.tolist(), strict=True)]
-    seen, most = notes.count("") + notes.count(POOLED), int(joined.known.sum())
+    seen, most = notes.count("") + notes.count(POOLED), int(joined.estimated_columns.sum())
     enough = seen >= SHARE * most
     if not enough:
         reasons.append(

@@ -12,26 +12,15 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.dataset import Data, Dataset, shown
+from bdpvi.datasets.dataset import Data, Dataset, sample_of_form
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.assumptions import sentences
 from bdpvi.regression import objective_plan
-from bdpvi.regression.objective_plan import (
-    FAINT,
-    FEWEST,
-    MOST,
-    Facts,
-    ObjectivePlan,
-    Rule,
-    Seldom,
-    words_of_rows,
-)
+from bdpvi.regression.objective_plan import FAINT, Facts, ObjectivePlan, Rule, Seldom
 from bdpvi.regression.perturbed_objective import Signed, SummedObjective, minima_of
-
-COUNT = 0.01
-"""Share of μ² for the noisy number of records, if the owner declares none."""
+from bdpvi.releases.row_counts import COUNT, FEWEST, MOST, words_of_rows
 
 SHRUNK = "Few columns stand out from the noise: weights of numbers were shrunk after it was added"
 """What a receipt says of weights that :mod:`bdpvi.regression.few_columns` has changed."""
@@ -88,7 +77,7 @@ class ObjectivePerturbation:
             validate.positive_int("numbers", place, least=0)
         Facts(columns=1, rows=self.rows, sources=self.sources)
 
-    def suited(self, model: Model, data: Data, guide: object) -> ObjectivePerturbation:
+    def adapt(self, model: Model, data: Data, guide: object) -> ObjectivePerturbation:
         """Return the route with the number of source columns, if the data's encoding gives it.
 
         Raises:
@@ -104,7 +93,7 @@ class ObjectivePerturbation:
                 f"guide={guide!r:.80}: route=ObjectivePerturbation() releases minima and takes no "
                 "guide; leave it out"
             )
-        model.check(shown(data))
+        model.check(sample_of_form(data))
         if not data.feature_names:
             raise ValueError("x has no columns: a prediction needs at least one")
         from bdpvi.datasets.encoding import Encoding  # late: settings need no table
@@ -170,7 +159,7 @@ class ObjectivePerturbation:
             "The weight of a feature that no record has is privacy noise alone, of standard "
             f"deviation {plan.sigma / plan.ridge:.2g}"
         )
-        if plan.seldom and plan.held:
+        if plan.seldom and plan.extra_ridge:
             noise += f", but {FAINT:g} for blanks and unlisted levels, near their column's mean"
         return sentences(words_of_rows(plan.facts.rows, self.counted), noise)
 

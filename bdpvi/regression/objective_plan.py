@@ -40,6 +40,7 @@ from bdpvi.privacy.perturbed_objective import PerturbedObjective, calibrate
 from bdpvi.privacy.perturbed_objective import delta as delta_of
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.solve import smallest
+from bdpvi.releases.row_counts import magnitude
 
 CONSTANT = 2.0
 """The value of the intercept's column: a power of two, so that rescaling weights is exact."""
@@ -63,8 +64,6 @@ _PRICES = (0.03, 0.05)
 _SPARE = 2.0
 """λ over the least that hides the rounding: noise may be larger than the distance says."""
 Seldom = tuple[tuple[int, tuple[int, ...]], ...]
-FEWEST, MOST = 10.0, 1e12
-"""Range of rows for which settings can be computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +174,7 @@ class ObjectivePlan:
         return (self.event,)
 
     @cached_property
-    def drawn(self) -> PerturbedObjective:
+    def actual_event(self) -> PerturbedObjective:
         """The noise, k and the number of draws, as drawn."""
         if self.residual is None:
             return self.event
@@ -185,17 +184,19 @@ class ObjectivePlan:
     @property
     def sigma(self) -> float:
         """Standard deviation of the slope."""
-        return self.clip * self.drawn.noise_multiplier
+        return self.clip * self.actual_event.noise_multiplier
 
     @property
-    def held(self) -> float:
+    def extra_ridge(self) -> float:
         """κ."""
         return max(self.sigma / FAINT - self.ridge, 0.0)
 
     @property
     def tolerance(self) -> float:
         """τ: the largest final gradient of a search that the charged ``hiding`` covers."""
-        return self.ridge * (self.drawn.hiding * LAST - sum_slack(LAST, self.facts.weights)) / 2
+        return (
+            self.ridge * (self.actual_event.hiding * LAST - sum_slack(LAST, self.facts.weights)) / 2
+        )
 
     def with_noise(self, noise_multiplier: float) -> ObjectivePlan:
         """Return the settings with another σ/C, and the hiding that matches it."""
@@ -332,34 +333,6 @@ def useful(facts: Facts, *, delta: float = 1e-5, rule: Rule | None = None) -> fl
     return smallest(ridge, MOST_RIDGE * facts.rows, 1.0, slack=0.01, most=500.0)
 
 
-def magnitude(rows: float) -> float:
-    """Return the number of rows rounded to 1, 2 or 5 times a power of ten.
-
-    >>> magnitude(7)
-    Traceback (most recent call last):
-        ...
-    ValueError: rows must be from 10 to 1e12, got 7
-    >>> magnitude(39_073), magnitude(1.3e6)
-    (50000.0, 1000000.0)
-    """
-    if not FEWEST <= validate.positive("rows", rows) <= MOST:
-        raise ValueError(f"rows must be from 10 to 1e12, got {rows!r}")
-    power = 10.0 ** math.floor(math.log10(rows))
-    return min((d * power for d in (1, 2, 5, 10)), key=lambda n: abs(math.log(rows / n)))
-
-
-def words_of_rows(rows: float | None, counted: bool) -> str:
-    """Return a sentence on the rounded number of rows and its source; "" if it is unknown.
-
-    >>> words_of_rows(1900, counted=False)
-    'Settings assume about 2,000 rows, declared by the owner'
-    """
-    if rows is None:
-        return ""
-    how = "counted with noise, which ε covers" if counted else "declared by the owner"
-    return f"Settings assume about {magnitude(min(max(rows, FEWEST), MOST)):,.0f} rows, {how}"
-
-
 def _cheapened(
     settings: ObjectivePlan, epsilon: float, delta: float, variance: float
 ) -> ObjectivePlan:
@@ -380,15 +353,15 @@ def _cheapened(
 
     event = settings.with_noise(noise).event
 
-    def raised(factor: float) -> ObjectivePlan:
+    def with_ridge(factor: float) -> ObjectivePlan:
         at = replace(event, curvature=event.curvature / factor)
         return replace(settings, ridge=factor * settings.ridge, event=at)
 
     def fits(factor: float) -> bool:
-        return bool(delta_of([raised(factor).event], epsilon, variance) <= delta)
+        return bool(delta_of([with_ridge(factor).event], epsilon, variance) <= delta)
 
     if fits(1.0):
-        return raised(1.0)
+        return with_ridge(1.0)
     high = 2.0
     while not fits(high):
         high *= 2
@@ -396,4 +369,4 @@ def _cheapened(
     while high > 1.02 * low:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)
-    return raised(high)
+    return with_ridge(high)

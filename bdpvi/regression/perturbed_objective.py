@@ -32,8 +32,8 @@ from bdpvi.datasets.records import Held, Records, depth
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_step
 from bdpvi.regression.objective_plan import CONSTANT, LAST, ObjectivePlan
+from bdpvi.releases.exact_sums import BLOCK, exact_sum
 
-_BLOCK = 256
 _ROWS = 2**14
 _STEPS = 200
 _SHORTEST = 2.0**-40
@@ -68,7 +68,7 @@ def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None 
 def minima_of(objective: SummedObjective, plan: ObjectivePlan, key: Key) -> Tensor:
     """Do :func:`perturbed_minima` for the objective of a table in memory or in blocks."""
     found = []
-    for draw in range(plan.drawn.draws):
+    for draw in range(plan.actual_event.draws):
         own = key.child("draw", draw)
         nothing = torch.zeros(plan.facts.weights, dtype=torch.float64)
         w = objective.minimum(gaussian_sum(nothing, plan.sigma, own.child("slope")))
@@ -179,11 +179,14 @@ class SummedObjective:
         each = [*parts.each(_Facts.of)]
         self.parts, self.facts = parts, reduce(add, each)
         self.additions = depth(len(each)) + depth(max(one.parts for one in each))
-        self.k, self.ridge, self.tolerance = plan.drawn.residual, plan.ridge, plan.tolerance
+        self.k, self.ridge, self.tolerance = plan.actual_event.residual, plan.ridge, plan.tolerance
         self.coarse = math.sqrt(plan.facts.weights) * sum_step(plan.sigma)
         self.centre = torch.zeros(plan.facts.weights, dtype=torch.float64)
         self.centre[-1] = plan.facts.centre / CONSTANT
-        self.held, self.apart = plan.held, self.centre.new_zeros(len(plan.seldom), len(self.centre))
+        self.held, self.apart = (
+            plan.extra_ridge,
+            self.centre.new_zeros(len(plan.seldom), len(self.centre)),
+        )
         for row, (place, levels) in zip(self.apart, plan.seldom, strict=True):
             for level in levels:
                 row[level] = -1 / len(levels)
@@ -201,19 +204,19 @@ class SummedObjective:
 
     def curvature(self, w: Tensor) -> Tensor:
         """Return the second derivative at w, (d, d)."""
-        return self._bent(self.parts.sum(_bend, w, self.k))
+        return self._whole_curvature(self.parts.sum(_bend, w, self.k))
 
     def _derivatives(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the gradient, and of blocks the second derivative, which needs no other pass."""
         if isinstance(self.parts, Held):
             return self.gradient(w), None
         pull, bend = self.parts.sum(_both, w, self.k)
-        return pull + self._of_prior(w), self._bent(bend)
+        return pull + self._of_prior(w), self._whole_curvature(bend)
 
     def _of_prior(self, w: Tensor) -> Tensor:
         return self.ridge * (w - self.centre) + self.held * (self.apart.T @ (self.apart @ w))
 
-    def _bent(self, bend: Tensor) -> Tensor:
+    def _whole_curvature(self, bend: Tensor) -> Tensor:
         bent = self.ridge * torch.eye(len(bend)).double()
         return bend + bent + self.held * (self.apart.T @ self.apart)
 
@@ -221,7 +224,7 @@ class SummedObjective:
         """Return the bound on the error of :meth:`gradient` and of a slope; see the module."""
         d, facts = len(w), self.facts
         size = float(torch.linalg.vector_norm(w))
-        sums = _BLOCK + math.log2(facts.records + 1) + self.additions
+        sums = BLOCK + math.log2(facts.records + 1) + self.additions
         sums += (d + 2) * facts.longest * size / 4 + 8
         ridge = 4 * self.ridge * (size + float(self.centre.abs().max()))
         held = self.held * float(self.apart.square().sum()) * (2 * d + len(self.apart) + 8) * size
@@ -273,25 +276,3 @@ class SummedObjective:
             f"the optimiser ended with a gradient of {size:.3g} ± {self.rounding(w):.3g}, more "
             f"than {self.tolerance:.3g}: nothing is released"
         )
-
-
-def exact_sum(left: Tensor, rows: Tensor) -> Tensor:
-    """Return leftᵀ rows, summed over blocks of 256 records whose sums are added in pairs.
-
-    Args:
-        left: (N,), or (N, a).
-        rows: (N, b).
-
-    Returns:
-        (b,), or (a, b).
-    """
-    matrix = left if left.ndim == 2 else left[:, None]
-    whole = len(left) // _BLOCK * _BLOCK
-    blocks = matrix[:whole].reshape(-1, _BLOCK, matrix.shape[1]).transpose(1, 2)
-    sums = torch.bmm(blocks, rows[:whole].reshape(-1, _BLOCK, rows.shape[1]))
-    sums = torch.cat([sums, (matrix[whole:].T @ rows[whole:])[None]])
-    while len(sums) > 1:
-        if len(sums) % 2:
-            sums = torch.cat([sums, torch.zeros_like(sums[:1])])
-        sums = sums[::2] + sums[1::2]
-    return sums[0] if left.ndim == 2 else sums[0, 0]

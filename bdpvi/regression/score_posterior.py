@@ -15,7 +15,7 @@ Rounds far from the mean are left out, because the trapezoid rule is inaccurate 
 
 B is φA if the model is correct, φ the dispersion; A B⁻¹ A is then the usual information. The last
 round's Σ q xxᵀ, the middle of a sandwich covariance, is B even if the model is wrong. Where it
-exceeds φA by more than its noise, it replaces φA (:func:`sampled`).
+exceeds φA by more than its noise, it replaces φA (:func:`sampling_variance`).
 
 A direction counts as measured if A exceeds its noise there. Columns that are collinear or nearly
 always 0 give unmeasured directions, where the posterior is the prior. The posterior passes the gate
@@ -140,7 +140,7 @@ class Posterior:
         """Whether it passes the gate; see the module."""
         return self.far < FAR and 2 * self.measured >= self.directions
 
-    def turned(self, back: Tensor) -> Posterior:
+    def rotate(self, back: Tensor) -> Posterior:
         """Return the posterior of Wβ."""
         parts = {name: back @ getattr(self, name) @ back.T for name in _MATRICES}
         return replace(self, mean=back @ self.mean, **parts)
@@ -174,11 +174,11 @@ def combined(rounds: Sequence[Round], dispersion: float = 1.0) -> Pooled:
     a, seen = (vectors * values.clamp(min=_FLOOR)) @ vectors.T, strong @ strong.T
     b = dispersion * a
     if last.middle is not None:
-        b = sampled(b, strong, last.middle, last.middle_noise)
+        b = sampling_variance(b, strong, last.middle, last.middle_noise)
     return Pooled(total, a, b, 1 / sum(precision), tuple(shares), seen)
 
 
-def sampled(assumed: Tensor, seen: Tensor, middle: Tensor, noise: float) -> Tensor:
+def sampling_variance(assumed: Tensor, seen: Tensor, middle: Tensor, noise: float) -> Tensor:
     """Return the sampling variance of scores: what the model assumes, or more.
 
     In measured directions, in units of the assumed variance, the middle minus 1 is shrunk by its
@@ -191,8 +191,8 @@ def sampled(assumed: Tensor, seen: Tensor, middle: Tensor, noise: float) -> Tens
         noise: standard deviation of its diagonal; that off it is 1/√2 of it.
 
     >>> eye = torch.eye(2).double()
-    >>> sampled(eye, eye, 3 * eye, 0.0).tolist(), sampled(eye, eye, eye / 2, 0.0).tolist()
-    ([[3.0, 0.0], [0.0, 3.0]], [[1.0, 0.0], [0.0, 1.0]])
+    >>> [sampling_variance(eye, eye, c * eye, 0.0).tolist() for c in (3, 0.5)]
+    [[[3.0, 0.0], [0.0, 3.0]], [[1.0, 0.0], [0.0, 1.0]]]
     """
     unit = (seen.T @ assumed @ seen).diagonal().sqrt()
     excess = seen.T @ middle @ seen / torch.outer(unit, unit) - torch.eye(len(unit)).to(unit)

@@ -33,8 +33,8 @@ from bdpvi.regression.score_posterior import (
     closed_form,
     near,
 )
-from bdpvi.regression.score_rounds import Place, released
-from bdpvi.regression.score_start import Joined, count_of, joined, standardising, start, within
+from bdpvi.regression.score_rounds import Place, release_round
+from bdpvi.regression.score_start import Joined, count_of, join_levels, standardising, start, within
 
 _STRONG = 15.0
 _SATURATED, _FARTHEST = 0.5, 100.0
@@ -153,7 +153,7 @@ class Measured:
 
     def of_features(self) -> Posterior:
         """Return the posterior of the coefficients; of a level left out, its column's mean."""
-        return self.posterior.turned(self.back)
+        return self.posterior.rotate(self.back)
 
 
 def measure(
@@ -167,8 +167,8 @@ def measure(
 
     A level without a record still has a column, whose noise would double that of all others. So
     levels that the first round cannot tell from such ones have no column in the later rounds
-    (:func:`bdpvi.regression.score_start.joined`). R of later rounds follows from the first round
-    too: it is ``plan.radius`` times the length of standardised records.
+    (:func:`bdpvi.regression.score_start.join_levels`). R of later rounds follows from the first
+    round too: it is ``plan.radius`` times the length of standardised records.
 
     Args:
         plan: the settings.
@@ -193,15 +193,15 @@ def measure(
     """
     family, multipliers, radius = plan.family, plan.multipliers(), plan.length
     zero = torch.zeros(plan.columns, dtype=torch.float64)
-    first, lengths = released(
+    first, lengths = release_round(
         records, Place(family, radius), zero, multipliers[0], key.child("round", 0)
     )
     paid = [lengths]
-    columns = joined(first, levels)
+    columns = join_levels(first, levels)
     first, prior = first.merged(columns.place), prior.within(columns.used)
     point, moments, noise, variance = start(family, first, radius, prior)
     back, forth = standardising(moments, noise)
-    white, point = records.map(_turned, columns, back), forth @ point
+    white, point = records.map(_standardise_records, columns, back), forth @ point
     square = float((back @ moments @ back).trace()) / count_of(moments)  # of a record's length
     radius = plan.radius * math.sqrt(min(max(square, 1.0), len(moments)))
     prior = NormalPrior(forth @ prior.mean, back @ prior.precision @ back)
@@ -211,7 +211,7 @@ def measure(
         place = Place(family, radius, point, clip)
         if number == len(multipliers) - 1:
             place = replace(place, longest=family.longest(radius, clip, typical))
-        one, lengths = released(white, place, point, multiplier, key.child("round", number))
+        one, lengths = release_round(white, place, point, multiplier, key.child("round", number))
         rounds.append(replace(one, clip=clip))
         paid.append(lengths)
         typical = max(float(count @ one.curvature @ count), 0.0) / count_of(moments)
@@ -232,7 +232,9 @@ def measure(
     )
 
 
-def _turned(records: tuple[Tensor, Tensor], columns: Joined, back: Tensor) -> tuple[Tensor, Tensor]:
+def _standardise_records(
+    records: tuple[Tensor, Tensor], columns: Joined, back: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return standardised records; one that is set aside is 0, and adds 0 to every sum."""
     x, y = records
     there = (x[:, columns.aside] == 0).all(1)

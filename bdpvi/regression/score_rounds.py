@@ -11,13 +11,9 @@ from torch import Tensor
 from bdpvi.datasets.records import Held, Records
 from bdpvi.models.scores import Parts, ScoreParts
 from bdpvi.noise.keys import Key
-from bdpvi.regression.perturbed_objective import exact_sum
 from bdpvi.regression.score_posterior import Round
+from bdpvi.releases.exact_sums import SLACK, exact_sum, symmetric, triangle_weights
 from bdpvi.releases.noisy_sum import NoisySum
-
-SLACK = 2.0**-18
-"""Relative error that rounding of sums of up to 5e7 records adds to a bound, also in blocks: it is
-u(256 + log₂N + B)N for :func:`exact_sum` and at most B further additions in pairs, u = 2⁻⁵³."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +47,7 @@ def _sums(records: tuple[Tensor, Tensor], place: Place) -> Tensor:
     return summed(place.parts(x, y), x)
 
 
-def released(
+def release_round(
     records: Records[tuple[Tensor, Tensor]],
     place: Place,
     point: Tensor,
@@ -73,7 +69,7 @@ def released(
 def noisy(flat: Tensor, parts: Parts, point: Tensor, multiplier: float, key: Key) -> Round:
     """Return one round from its sums, (size,); of the parts, only their public numbers matter."""
     k = len(point)
-    weight = _weight(torch.triu_indices(k, k))
+    weight = triangle_weights(torch.triu_indices(k, k))
     mechanism = NoisySum(
         rate=1.0,
         clip=parts.bound * (1 + SLACK),
@@ -84,7 +80,7 @@ def noisy(flat: Tensor, parts: Parts, point: Tensor, multiplier: float, key: Key
     (found,) = mechanism.noisy([flat], key)
     score, upper, rest = found[:k], found[k : k + len(weight)] / weight, found[k + len(weight) :]
     deviation = mechanism.deviation
-    curvature = _symmetric(upper / parts.ratio, k)
+    curvature = symmetric(upper / parts.ratio, k)
     one = Round(point, score, curvature, deviation, deviation / parts.ratio)
     if parts.square is not None:
         e = parts.square_ratio
@@ -93,7 +89,7 @@ def noisy(flat: Tensor, parts: Parts, point: Tensor, multiplier: float, key: Key
     if parts.middle is None:
         return one
     middle, noise = (
-        _symmetric(rest / weight / parts.middle_ratio, k),
+        symmetric(rest / weight / parts.middle_ratio, k),
         deviation / parts.middle_ratio,
     )
     return replace(one, middle=middle, middle_noise=noise)
@@ -102,7 +98,7 @@ def noisy(flat: Tensor, parts: Parts, point: Tensor, multiplier: float, key: Key
 def summed(parts: Parts, x: Tensor) -> Tensor:
     """Return the sums of contributions, (size,): scores, matrices as upper triangles, squares."""
     above = torch.triu_indices(x.shape[1], x.shape[1])
-    weight = _weight(above)
+    weight = triangle_weights(above)
     matrix = exact_sum(parts.curvature[:, None] * x, x) * parts.ratio
     flat = [exact_sum(parts.score, x), weight * matrix[above[0], above[1]]]
     if parts.square is not None:
@@ -112,15 +108,3 @@ def summed(parts: Parts, x: Tensor) -> Tensor:
         middle = exact_sum(parts.middle[:, None] * x, x) * parts.middle_ratio
         flat.append(weight * middle[above[0], above[1]])
     return torch.cat(flat)
-
-
-def _weight(above: Tensor) -> Tensor:
-    """Return the weights of a matrix's upper triangle whose norm is that of the matrix."""
-    return torch.where(above[0] == above[1], 1.0, math.sqrt(2)).double()
-
-
-def _symmetric(upper: Tensor, k: int) -> Tensor:
-    """Return the symmetric (k, k) matrix with these entries on and above the diagonal."""
-    made = torch.zeros(k, k, dtype=torch.float64)
-    made[tuple(torch.triu_indices(k, k))] = upper
-    return made + made.triu(1).T

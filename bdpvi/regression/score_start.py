@@ -68,12 +68,12 @@ class Joined(NamedTuple):
     place: Tensor
 
     @property
-    def known(self) -> Tensor:
+    def estimated_columns(self) -> Tensor:
         """Columns whose coefficients the later rounds estimate, (k,)."""
         return self.used | self.pooled
 
 
-def joined(first: Round, levels: Tensor | None) -> Joined:
+def join_levels(first: Round, levels: Tensor | None) -> Joined:
     """Return which columns have coefficients after the first round, and how the others count.
 
     Levels of a category that few records have get one coefficient together, if together they are

@@ -196,7 +196,7 @@ def together_of(ledger: Ledger, delta: float) -> str:
 
 def with_history(receipt: Receipt, ledger: Ledger) -> Receipt:
     """Return a receipt with what its ledger says of earlier works and refused targets."""
-    source, refused = receipt.source, ledger.refused
+    source, refused = receipt.source, ledger.refusals
     if refused:
         source += f", after {several(refused, 'refused target')}"
     return replace(receipt, source=source, together=together_of(ledger, receipt.bound.delta))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi.datasets.named import features_of
-from bdpvi.models.contract import Model, given
+from bdpvi.models.contract import Model, with_features
 from bdpvi.models.predictions import check_exposures, within_bounds
 from bdpvi.releases.content import Published
 
@@ -20,7 +20,7 @@ def to_inference_data(release: Published, x: Any = None) -> Any:
     """Return the release's samples and receipt; see :meth:`Release.to_inference_data`."""
     groups = {"posterior": release.latents}
     if x is not None:
-        model, features = _called(release, x)
+        model, features = _model_and_features(release, x)
         drawn = Predictive(model, release.latents)(features)
         clipped = {name: within_bounds(release.model, one) for name, one in drawn.items()}
         groups["posterior_predictive"] = clipped
@@ -46,12 +46,12 @@ def to_inference_data(release: Published, x: Any = None) -> Any:
     return xarray.DataTree.from_dict(made)
 
 
-def _called(release: Published, x: Any) -> tuple[Model, Tensor]:
+def _model_and_features(release: Published, x: Any) -> tuple[Model, Tensor]:
     """Return a model of features, and these, (N, d)."""
     if release.guide is not None and (arguments := release.guide.arguments):
         found = features_of(arguments, x, release.samples)
         first = next(iter(found.values()))
-        return given(release.model, found), release.samples.new_zeros(len(first), 0)
+        return with_features(release.model, found), release.samples.new_zeros(len(first), 0)
     width = len(release.feature_names)
     if x.ndim != 2 or x.shape[1] != width:
         raise ValueError(f"x must have shape (records, {width}), got {tuple(x.shape)}")

@@ -15,7 +15,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.named import WHOLE, Argument, blank
-from bdpvi.models.contract import Model, given
+from bdpvi.models.contract import Model, with_features
 from bdpvi.noise.keys import Key
 
 if TYPE_CHECKING:
@@ -197,7 +197,9 @@ class Gaussian:
 
         pieces = flat.split([math.prod(shape) for shape in self.sites.values()], dim=1)
         if self.arguments:
-            maps = transforms(given(model, blank(self.arguments, flat)), flat.new_zeros(1, 0))
+            maps = transforms(
+                with_features(model, blank(self.arguments, flat)), flat.new_zeros(1, 0)
+            )
         else:
             maps = transforms(model, self.typed(flat.new_zeros(1, columns)))
         named = zip(self.sites.items(), pieces, strict=True)

@@ -29,7 +29,7 @@ class Intent:
 
     Attributes:
         format: format of the file.
-        table, options, charge, ledger: see :func:`begun`.
+        table, options, charge, ledger: see :func:`begin_work`.
         key: source of all keys; empty once the output is made.
     """
 
@@ -64,11 +64,11 @@ class Begun:
         return f"{self.intent.table} {self.intent.options}"
 
     @property
-    def kept(self) -> Path:
+    def output_file(self) -> Path:
         """The file of the output's bytes."""
         return output_of(self.file)
 
-    def abandoned(self, ledger: Ledger) -> bool:
+    def abandon(self, ledger: Ledger) -> bool:
         """Remove the files of a work that has charged nothing; return whether that was so."""
         if not self.intent.key or any(entry.of == self.secret.work for entry in ledger.entries()):
             return False
@@ -81,14 +81,14 @@ class Begun:
 
         Once they are on disk the secret is erased: from then on the output is only copied.
         """
-        if not self.kept.exists():
-            store.write(self.kept, make())
+        if not self.output_file.exists():
+            store.write(self.output_file, make())
         if self.intent.key:
             store.write(self.file, _content(replace(self.intent, key=b"")))
-        return self.kept.read_bytes()
+        return self.output_file.read_bytes()
 
 
-def begun(
+def begin_work(
     file: Path,
     *,
     table: str,
@@ -103,7 +103,7 @@ def begun(
     would cancel the noise.
 
     Args:
-        file: file in a secret folder that the caller holds (:func:`bdpvi._ground.store.held`).
+        file: file in a secret folder, which the caller locks (:func:`.store.lock_folder`).
         table: digest of the table.
         options: digest of everything that determines the output for a table.
         charge: ε and δ of the total, for the owner to read.

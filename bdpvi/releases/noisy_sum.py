@@ -80,7 +80,7 @@ class NoisySum:
     @on_host
     def batch(self, step: int) -> Tensor:
         """Return the positions of the records in the batch of ``step``; may be empty."""
-        return self._plan.chosen(step, self.records if self.length is None else self.length)
+        return self._plan.batch_ids(step, self.records if self.length is None else self.length)
 
     def coins(self, step: int) -> Coins:
         """Return the coins of ``step`` for records in parts: :meth:`.BatchPlan.coins`."""

@@ -11,7 +11,7 @@ import warnings
 import pandas as pd
 
 from bdpvi.datasets.looks import ReadingWarning
-from bdpvi.datasets.measuring import repeated
+from bdpvi.datasets.measuring import repeated_identifiers
 from bdpvi.privacy.book import ROW, Unsaid
 
 ONE_ROW = "one row each"
@@ -75,5 +75,5 @@ def warn_of_repeats(frame: pd.DataFrame, unit: str, level: int = 3) -> None:
         unit: the unit of privacy; with a column of persons there is nothing to say.
         level: the ``stacklevel`` of the warning.
     """
-    for name in repeated(frame) if unit == ROW else ():
+    for name in repeated_identifiers(frame) if unit == ROW else ():
         warnings.warn(_REPEATED.format(name=name), ReadingWarning, stacklevel=level)

@@ -54,24 +54,24 @@ def work_at(
         where: the places of the work.
         opened: returns the table's ledger.
         settle: sets its budget and unit of privacy.
-        table, options: digests, as for :func:`bdpvi.releases.intent.begun`.
+        table, options: digests, as for :func:`bdpvi.releases.intent.begin_work`.
         price: ε and δ of the total.
         ledger: the ledger's file, for the owner to find.
         own: whether it is made in the secret folder, where it then stays.
     """
-    with store.held(where.secret):
+    with store.lock_folder(where.secret):
         file = where.secret / intent.NAME
-        work = intent.begun(file, table=table, options=options, charge=price, ledger=ledger)
+        work = intent.begin_work(file, table=table, options=options, charge=price, ledger=ledger)
         people = opened()
         try:
             settle(people)  # before its first line is remembered
             people.remember(where.secret / intent.HEAD)
             yield work, people
         except BaseException as error:
-            charged = _charged(work, people)
+            charged = _is_charged(work, people)
             if not charged and not own:
-                work.abandoned(people)
-            told = _told(error, work, people, where.secret, charged=charged)
+                work.abandon(people)
+            told = _explain_error(error, work, people, where.secret, charged=charged)
             if told is error:
                 raise
             raise told from (None if isinstance(error, KeyboardInterrupt) else error)
@@ -120,13 +120,13 @@ def same(path: Path, content: bytes) -> None:
         raise ValueError(f"{str(shown)!r} exists already; nothing is overwritten")
 
 
-def _charged(work: Begun, people: Ledger) -> bool:
+def _is_charged(work: Begun, people: Ledger) -> bool:
     if not work.intent.key:
         return True
     return any(entry.of == work.secret.work for entry in people.entries())
 
 
-def _told(
+def _explain_error(
     error: BaseException, work: Begun, people: Ledger, folder: Path, *, charged: bool
 ) -> BaseException:
     """Return the error, with what was charged and how to go on."""
@@ -140,6 +140,6 @@ def _told(
         return KeyboardInterrupt(words)
     if isinstance(error, OSError):
         return OSError(error.errno, f"{why(error)}; {words}", error.filename)
-    if type(error) is ValueError and charged and not work.kept.exists():
+    if type(error) is ValueError and charged and not work.output_file.exists():
         return ValueError(f"{error}; {words}")  # such as of a lost block
     return error

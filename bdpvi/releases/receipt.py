@@ -101,7 +101,7 @@ class Receipt:
             trust += f"; {READ_FROM_RECORDS}" * (Assumption.FOUND_FROM_DATA in bound.assumptions)
         return (
             f"{bound.kind.value} {number} at δ = {bound.delta:g}, "
-            f"to {bound.neighbours}{bound.given}{trust}"
+            f"to {bound.neighbours}{bound.conditions}{trust}"
         ) + f"; {self.together}" * bool(self.together)
 
     def to_dict(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def missing(folder: Path | None, ledger: Ledger) -> dict[int, Entry]:
     numbers = (int(found[1]) for one in folder.iterdir() if (found := _NAME.fullmatch(one.name)))
     book, lost = ledger.book(), {}
     for number in sorted(numbers, reverse=True):
-        told = _told(folder / f"release-{number}.json", book.id)
+        told = _read_charge(folder / f"release-{number}.json", book.id)
         if told is None:
             continue
         there = book.entries[number - 1] if number <= len(book.entries) else None
@@ -71,7 +71,7 @@ def keep(folder: Path | None, ledger: Ledger, entry: Entry, total: Cost) -> None
         )
 
 
-def _told(file: Path, ledger: str) -> Entry | None:
+def _read_charge(file: Path, ledger: str) -> Entry | None:
     """Return the charge of a receipt; None if it belongs to another ledger."""
     try:
         content = store.read_json(file)

@@ -9,7 +9,7 @@ import torch
 
 from bdpvi._ground import schema, validate
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.columns import told_apart
+from bdpvi.datasets.columns import distinct_names
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import Model
 from bdpvi.models.kinds import Known, shapes
@@ -43,8 +43,8 @@ def release_of(content: bytes, model: Model | None = None) -> Release:
         samples=samples,
         latents=latents,
         receipt=shared.receipt,
-        model=_trained(model, parameters) if parameters else model,
-        feature_names=told_apart(shared.feature_names),
+        model=_trained_model(model, parameters) if parameters else model,
+        feature_names=distinct_names(shared.feature_names),
         preprocessing=shared.preprocessing,
         estimate=shared.estimate,
         guide=shared.guide,
@@ -61,7 +61,7 @@ def _as_trained(
     return typed(samples, model), {name: typed(value, model) for name, value in latents.items()}
 
 
-def _trained(model: Model, parameters: Mapping[str, torch.Tensor]) -> Model:
+def _trained_model(model: Model, parameters: Mapping[str, torch.Tensor]) -> Model:
     from bdpvi.models.parameters import TrainedModel  # late: it loads Pyro
 
     return TrainedModel(model, parameters)
@@ -101,7 +101,7 @@ def _check_words(shared: Shared, classes: int) -> None:
                 f"{min(one.name for one in missing)}"
             )
         names = encoding.feature_names
-        if names != told_apart(shared.feature_names):
+        if names != distinct_names(shared.feature_names):
             raise ValueError(
                 "preprocessing.encoding must be of the "
                 f"{several(len(shared.feature_names), 'feature')} of "

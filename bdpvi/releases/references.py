@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bdpvi.datasets.columns import OneHot, told_apart
+from bdpvi.datasets.columns import OneHot, distinct_names
 from bdpvi.datasets.encoding import MISSING, OTHER
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def compared(
         named = [one for one in encoding.columns if isinstance(one, OneHot)]
         for one, places in zip(named, encoding.one_hot, strict=True):
             without = len(one.categories) + 2 - len(places)  # of the two, there may be fewer
-            levels = told_apart([*one.categories, *(OTHER, MISSING)[without:]])
+            levels = distinct_names([*one.categories, *(OTHER, MISSING)[without:]])
             weights = [names.index(features[place]) for place in places]
             groups[one.name] = dict(zip(levels, weights, strict=True))
     found = []

@@ -14,7 +14,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.named import features_of
-from bdpvi.models.contract import Model, given
+from bdpvi.models.contract import Model, with_features
 from bdpvi.models.predictions import class_probabilities, predictive_means
 from bdpvi.privacy.cost import Cost
 from bdpvi.releases.content import Published
@@ -145,13 +145,17 @@ class Release(Published):
             return self.model, self.latents, self._features(x)
         found = features_of(self.guide.arguments, x, self.samples)
         first = next(iter(found.values()))
-        return given(self.model, found), self.latents, self.samples.new_zeros(len(first), 0)
+        return with_features(self.model, found), self.latents, self.samples.new_zeros(len(first), 0)
 
     def _features(self, x: Any) -> Tensor:
         """Return checked features of the samples' type, (N, d)."""
         if hasattr(x, "columns"):
             encoding = self.encoding
-            x = _named(x, self.feature_names) if encoding is None else _encoded(x, encoding)
+            x = (
+                _select_columns(x, self.feature_names)
+                if encoding is None
+                else _encoded(x, encoding)
+            )
         features = validate.numbers("x", x)
         if features.ndim != 2 or features.shape[1] != len(self.feature_names):
             raise ValueError(
@@ -234,7 +238,7 @@ def flat(latents: Mapping[str, Tensor]) -> Tensor:
     return torch.cat(sides, 1) if sides else torch.zeros(0, 0)
 
 
-def _named(frame: Any, names: tuple[str, ...]) -> Any:
+def _select_columns(frame: Any, names: tuple[str, ...]) -> Any:
     """Return the columns with these names, in this order."""
     frame = frame.set_axis([str(c).strip() for c in frame.columns], axis=1)
     found = Counter(frame.columns)
@@ -252,7 +256,7 @@ def _encoded(frame: Any, encoding: Encoding) -> Tensor:
 
     table = read_columns(with_text_names(frame), encoding.types)
     other = encoding.unknown == "other"
-    features = encoding.whole(table) if other else encoding.counted(frame)[0]
+    features = encoding.whole(table) if other else encoding.encode_and_count(frame)[0]
     tell_of_unclear(unclear(encoding, table), encoding, 8)
     return features
 

@@ -55,7 +55,7 @@ class Route(Protocol[P]):
     def of_rows(self, rows: float) -> Self:
         """Return the route for about ``rows`` records, a noisy count."""
 
-    def suited(self, model: Model, data: Data, guide: object) -> Suited[P]:
+    def adapt(self, model: Model, data: Data, guide: object) -> Suited[P]:
         """Return the route adapted to model, guide and the data's preprocessing.
 
         Raises:

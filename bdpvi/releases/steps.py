@@ -76,7 +76,7 @@ class Steps:
         return self.ledger.book().counts.get(self.of, 0)
 
     @property
-    def drawn(self) -> int:
+    def draws_made(self) -> int:
         """Number of steps that may have drawn something, here or in copies and other processes."""
         return self.charged - self._ahead
 
@@ -113,7 +113,7 @@ class Steps:
         Raises:
             ValueError: if no finite ε can be promised.
         """
-        own = mechanism.event(self.drawn)
+        own = mechanism.event(self.draws_made)
         found = self.ledger.altogether(delta, (own,), without=self.of)
         found = found or self.ledger.worst_case(delta, (own,), without=self.of)
         if found is None:

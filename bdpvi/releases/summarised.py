@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi.datasets.columns import told_apart
+from bdpvi.datasets.columns import distinct_names
 from bdpvi.releases.content import Published
 from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate
 from bdpvi.releases.references import Compared, compared, contrasts
@@ -189,7 +189,7 @@ def _of_draws(
     scales: Sequence[float],
     chosen: Sequence[Compared] = (),
 ) -> list[Coefficient]:
-    weights, measured = _weights(release), torch.tensor(_measured(release))
+    weights, measured = _weights(release), torch.tensor(_measured_coefficients(release))
     rows_of = _contrasts(release, weights, measured, chosen)
     values = weights @ rows_of.T
     notes = [
@@ -267,7 +267,7 @@ def _has_intercept(release: Published) -> bool:
     return bool(getattr(release.model, "intercept", False))
 
 
-def _measured(release: Published) -> list[bool]:
+def _measured_coefficients(release: Published) -> list[bool]:
     """Return whether each coefficient is not dominated by privacy noise, if a guide knows."""
     guide = release.guide
     if guide is None:
@@ -333,7 +333,7 @@ def _columns(release: Published) -> list[str]:
     names = list(release.feature_names)
     if (exposure := getattr(release.model, "exposure", None)) is not None:
         del names[exposure]
-    return [*told_apart(names + ["intercept"] * _has_intercept(release))]
+    return [*distinct_names(names + ["intercept"] * _has_intercept(release))]
 
 
 def _classes(release: Published) -> Sequence[object]:

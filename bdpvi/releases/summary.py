@@ -129,12 +129,14 @@ class Summary:
             [row.ratio() if ratios else (row.mean, row.low, row.high) for row in rows],
             Path(path),
             faint=[row.note.startswith(HIDDEN) for row in rows],
-            label=f"{what}, {100 * self.level:g} % intervals{trust}" if self._known else what,
+            label=f"{what}, {100 * self.level:g} % intervals{trust}"
+            if self._has_intervals
+            else what,
             ratios=ratios,
         )
 
     @property
-    def _known(self) -> bool:
+    def _has_intervals(self) -> bool:
         """Whether there are intervals."""
         return any(coefficient.sd is not None for coefficient in self.coefficients)
 
@@ -145,7 +147,7 @@ class Summary:
 
     def _trust(self) -> str:
         """Return the first line: the intervals' level, and whether they are reliable."""
-        if not self._known:
+        if not self._has_intervals:
             return "point estimates, without intervals"
         rows = [coefficient for coefficient in self.coefficients if coefficient.used]
         seen = sum(row.measured for row in rows)
@@ -160,7 +162,7 @@ class Summary:
 
     def __str__(self) -> str:
         units = any(coefficient.scale != 1 for coefficient in self.coefficients)
-        ends = ["from", "to"] if self._known else []
+        ends = ["from", "to"] if self._has_intervals else []
         share = ["privacy"] if self._shares else []
         head = ["", "mean", *(["sd", *ends, "P(> 0)", *share] if ends else [])]
         if self.odds and self.ratio:

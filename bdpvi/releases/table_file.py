@@ -19,9 +19,9 @@ from bdpvi._ground.types import Budget, PrivacyUtilityWarning
 from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.identity import Identity
-from bdpvi.datasets.origin import DECLARED, declared
+from bdpvi.datasets.origin import DECLARED, declarations
 from bdpvi.datasets.schema import Schema, of_content
-from bdpvi.datasets.split import noted
+from bdpvi.datasets.split import add_note
 from bdpvi.datasets.stored import without_pattern
 from bdpvi.privacy.accounts import account, beside
 from bdpvi.privacy.book import ROW, Unsaid
@@ -132,7 +132,7 @@ class TableFile:
     def _of(cls, content: Mapping[str, Any], path: Path) -> TableFile:
         if "receipt" in content:  # of a synthetic table, whose schema reads its rows
             found = of_content(content)
-            return cls(schema=found, path=path, drafted=found.marked)
+            return cls(schema=found, path=path, drafted=found.from_rows)
         own = [one.name for one in fields(cls) if one.name not in ("schema", "path", "drafted")]
         given = {name: one for name, one in content.items() if name in own}
         rest = {name: one for name, one in content.items() if name not in own}
@@ -159,7 +159,7 @@ class TableFile:
         Raises:
             ValueError: naming an entry that was read from the rows.
         """
-        known = self.schema.marked if from_data and self.schema is not None else ()
+        known = self.schema.from_rows if from_data and self.schema is not None else ()
         if left := [name for name in self.drafted if name not in known]:
             raise ValueError(
                 f"{self.path}: {', '.join(map(repr, left[:8]))}{', …' * (len(left) > 8)} marked "
@@ -169,7 +169,7 @@ class TableFile:
         return self
 
     @property
-    def described(self) -> str:
+    def words_for_receipt(self) -> str:
         """What a receipt says of it: that it was used, and its source."""
         if self.path is None:
             return ""
@@ -179,8 +179,8 @@ class TableFile:
         """Return records whose receipts say that the file was used."""
         if self.path is None:
             return split
-        said = declared(table_file=self.described)
-        return noted(split, DECLARED, {**split.train.preprocessing.get(DECLARED, {}), **said})
+        said = declarations(table_file=self.words_for_receipt)
+        return add_note(split, DECLARED, {**split.train.preprocessing.get(DECLARED, {}), **said})
 
     def format(self, given: Mapping[str, Any]) -> FileFormat:
         """Return how the table is written: as options say that are not the usual ones, or as it."""
@@ -241,7 +241,7 @@ class TableFile:
             )
         return mine
 
-    def opened(
+    def open_ledger(
         self,
         table: str,
         identity: Identity | None,

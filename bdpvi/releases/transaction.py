@@ -155,9 +155,9 @@ class Transaction:
                 another price; nothing is charged or drawn.
         """
         plan, key, _ = self.charge(mechanism)
-        return self.drawn(mechanism, plan, key)
+        return self.draw_charged(mechanism, plan, key)
 
-    def drawn(self, mechanism: Mechanism[S, C], plan: Plan[S], key: Key) -> C:
+    def draw_charged(self, mechanism: Mechanism[S, C], plan: Plan[S], key: Key) -> C:
         """Return the output of a charged mechanism.
 
         Raises:
@@ -167,7 +167,7 @@ class Transaction:
             return mechanism.draw(plan, key)
         except ValueError as error:
             budget = self.ledger.budget
-            bound = together(self.counted(), budget.delta if budget else _USUAL, {})
+            bound = together(self.counting_charges(), budget.delta if budget else _USUAL, {})
             if self.kept or bound is None or type(error) is not ValueError:
                 raise
             raise ValueError(
@@ -187,7 +187,7 @@ class Transaction:
         ledger, step = self.ledger, mechanism.step
         with ledger.locked():
             book = ledger.book()
-            at = self.made(book, step)
+            at = self.charge_index(book, step)
             made = None if at is None else book.entries[at]
             plan = mechanism.plan(self._before(book, at))
             entry = Entry(
@@ -218,13 +218,13 @@ class Transaction:
                 self.end()
         return plan, key, entry
 
-    def made(self, book: Book, step: str) -> int | None:
+    def charge_index(self, book: Book, step: str) -> int | None:
         """Return the index of a step's charge, if it was made."""
         own = (at for at, e in enumerate(book.entries) if (e.of, e.purpose) == (self.name, step))
         return next(own, None)
 
     @contextmanager
-    def reserved(self, epsilon: float, delta: float, what: str) -> Iterator[None]:
+    def reserve(self, epsilon: float, delta: float, what: str) -> Iterator[None]:
         """Reserve all that the steps inside may spend, before the first of them.
 
         The reservation is a Gaussian mechanism that brings the total to ε at δ. For other works it
@@ -255,12 +255,12 @@ class Transaction:
         Raises:
             ValueError: if one of them has no worst-case guarantee.
         """
-        found = together(self.counted(), delta, {})
+        found = together(self.counting_charges(), delta, {})
         if found is None:
             raise ValueError(f"no worst-case guarantee is known; {self.ledger.history()}")
         return found.assuming(*self.ledger.assumptions)
 
-    def counted(self) -> Book:
+    def counting_charges(self) -> Book:
         """Return all charges that count for this work's ε."""
         return self._scope(self.ledger.book())
 
@@ -309,7 +309,7 @@ class Transaction:
 
 
 @contextmanager
-def rehearsed(people: Mapping[str, Any]) -> Iterator[Transaction]:
+def trial_work(people: Mapping[str, Any]) -> Iterator[Transaction]:
     """Yield a transaction to try a work on made-up records, before anything is charged.
 
     Its ledger ends with it, and its key is public. That made-up records are too few is no fault.
@@ -320,7 +320,7 @@ def rehearsed(people: Mapping[str, Any]) -> Iterator[Transaction]:
     Raises:
         ValueError: if anything inside fails.
 
-    >>> with rehearsed({}) as work:
+    >>> with trial_work({}) as work:
     ...     work.ledger.path is None
     True
     """

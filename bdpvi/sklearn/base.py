@@ -127,7 +127,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
         return {"poor_score": True}
 
-    def _given(self, inputs: Inputs) -> Encoding | None:
+    def _given_scaling(self, inputs: Inputs) -> Encoding | None:
         """Return the scaling of numbers if it is given, and need not be estimated privately."""
         from bdpvi.tables import arrays
 
@@ -153,7 +153,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         from bdpvi.tables.validation import check
 
         base_rate = asked.pop("base_rate", None)
-        known = inputs.public(self._given(inputs), base_rate=base_rate, rows=self.expected_rows)
+        known = inputs.public(
+            self._given_scaling(inputs), base_rate=base_rate, rows=self.expected_rows
+        )
         made = Request(
             target=inputs.label,
             positive=1,
@@ -189,9 +191,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         assert result is not None
         return result
 
-    def _declared(self, kinds: dict[str, tuple[str, ...]]) -> dict[str, str]:
+    def _declarations(self, kinds: dict[str, tuple[str, ...]]) -> dict[str, str]:
         """Return the arguments' declarations about the table, in words."""
-        from bdpvi.datasets.origin import declared
+        from bdpvi.datasets.origin import declarations
         from bdpvi.tables.request import about
 
         names = ("classes", "base_rate", "target_bounds")
@@ -205,7 +207,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         }
         weights = getattr(self, "class_weight", None) or {}
         said["class weights"] = tuple(f"{name}: {one:g}" for name, one in weights.items())
-        return declared(**said, **kinds, rows=about(self.expected_rows))
+        return declarations(**said, **kinds, rows=about(self.expected_rows))
 
     def _features(self, X: ArrayLike) -> Any:
         """Return the release's input, (N, d), for new rows, each cell read as in ``fit``.
@@ -252,7 +254,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             )
         self.release_: Any = release
 
-    def _estimated(self) -> Floats:
+    def _set_estimates(self) -> Floats:
         """Set summary and intervals; return the coefficients on the scale of X, (d,)."""
         self.summary_ = self.release_.summary()
         rows = self.summary_.coefficients[: len(self.center_)]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bdpvi._ground.host import HOST, on
 from bdpvi._ground.types import PrivacyUtilityWarning
-from bdpvi.bayesian.drawing import Asked, DrawSamples, drawn
+from bdpvi.bayesian.drawing import Asked, DrawSamples, release_draws
 from bdpvi.bayesian.fit import fit as fit_guide
 from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.datasets.dataset import Dataset, People
@@ -25,7 +25,7 @@ from bdpvi.datasets.origin import DECLARED, GIVEN
 from bdpvi.guides import Laplace
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases.released import Release
-from bdpvi.releases.transaction import Transaction, rehearsed
+from bdpvi.releases.transaction import Transaction, trial_work
 from bdpvi.sklearn.inputs import Inputs
 from bdpvi.tables.arrays import Floats
 from bdpvi.tables.prepared import Prepared
@@ -52,7 +52,7 @@ def fit(
     """
     columns = estimator._columns(inputs, y)
     asked = estimator._request(columns)
-    given = columns.known(asked)
+    given = columns.public_constants(asked)
     estimator._setup(asked, given)  # refused before a charge
     estimator._check(columns, asked, given, people["rows_per_unit"])
     rehearse(estimator, inputs, people, few, noted)
@@ -60,7 +60,7 @@ def fit(
         found, target = given, None
         if found is None:
             left = Remaining.whole(asked.distance, work.ledger.rows_per_unit)
-            found, target = columns.estimated(asked, work.perform, left)
+            found, target = columns.estimate_constants(asked, work.perform, left)
             if caution := found.caution(estimator.epsilon):
                 warnings.warn(caution, PrivacyUtilityWarning, stacklevel=4)
         data = _dataset(estimator, inputs, y, found.encoding, people, **noted)
@@ -85,7 +85,7 @@ def rehearse(
     if estimator._trial is not None or estimator._guarantee().name != WORST_CASE:
         return
     twin = copy(estimator)
-    with rehearsed(people) as trial:
+    with trial_work(people) as trial:
         twin._trial, twin.ledger = trial, None
         twin.expected_rows = estimator.expected_rows or MANY
         rows = inputs.made_up()
@@ -106,7 +106,7 @@ def _work(
     """
     all_of_it = (estimator.epsilon, estimator.delta, "fit")
     if estimator._trial is not None:
-        with on(HOST), estimator._trial.reserved(*all_of_it):
+        with on(HOST), estimator._trial.reserve(*all_of_it):
             yield estimator._trial
         return
     secret = estimator._secret()
@@ -119,7 +119,7 @@ def _work(
         else Ledger.of(*inputs.some(), y, **people)
     )  # fmt: skip
     work = Transaction(ledger, secret, alone=True, what=f"fit of {type(estimator).__name__}")
-    aside = work.reserved(*all_of_it) if public else nullcontext()
+    aside = work.reserve(*all_of_it) if public else nullcontext()
     with on(HOST), aside:
         yield work
 
@@ -133,7 +133,7 @@ def _dataset(
     **noted: bool,
 ) -> Dataset:
     """Return the standardised records, with the assumptions that a guarantee has to name."""
-    declared = estimator._declared(inputs.kinds)
+    declared = estimator._declarations(inputs.kinds)
     noted[GIVEN] = not estimator._declares_features
     return Dataset(
         torch.from_numpy(inputs.features(encoding)),
@@ -173,4 +173,4 @@ def _draws(estimator: Any, model: Any, data: Dataset, work: Transaction) -> Rele
     )
     draws = DrawSamples(fitted, asked, kind, "release")
     plan, key, _ = work.charge(draws, last=True)
-    return drawn(draws, plan, key, work.ledger)
+    return release_draws(draws, plan, key, work.ledger)

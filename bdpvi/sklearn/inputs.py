@@ -151,10 +151,10 @@ class Inputs:
         numeric = [number for number in numbers if number not in self._read_by]
         return Public(types=self.types, constants=constants, numeric=numeric, **given)
 
-    def known(self, asked: Request) -> Encoded | None:
+    def public_constants(self, asked: Request) -> Encoded | None:
         """Return all constants if they are public, None if some are to be estimated."""
         empty = purchase(asked, [*self.columns, asked.target]).empty
-        return self._used(Encoded(_public(asked))) if empty else None
+        return self._preprocessing(Encoded(_public(asked))) if empty else None
 
     def fewest_features(self, asked: Request) -> int:
         """Return the least number of features."""
@@ -162,20 +162,20 @@ class Inputs:
             return len(self.columns)
         return purchase(asked, [*self.columns, asked.target]).fewest_features
 
-    def estimated(self, asked: Request, perform: Perform, left: Remaining) -> Constants:
+    def estimate_constants(self, asked: Request, perform: Perform, left: Remaining) -> Constants:
         """Return all constants, those that are not public estimated privately."""
         rows = Rows(self.columns, np.zeros(len(self)))
         header = [*self.columns, asked.target]
         found = encode(Held(rows), header, asked, perform, left=left, feasible=False)
         if not self.target:
-            return self._used(found), None
+            return self._preprocessing(found), None
         *columns, last = found.encoding.columns
         target: Any = last
-        if [*purchase(asked, header).estimated] == [self.target]:
+        if [*purchase(asked, header).estimated_kinds] == [self.target]:
             encoding = _public(asked)  # what was estimated is no feature's
         else:
             encoding = replace(found.encoding, columns=tuple(columns))
-        return self._used(replace(found, encoding=encoding)), (target.mean, target.sd)
+        return self._preprocessing(replace(found, encoding=encoding)), (target.mean, target.sd)
 
     def features(self, encoding: Encoding) -> Floats:
         """Return the features, (N, d)."""
@@ -184,7 +184,7 @@ class Inputs:
         each = zip(encoding.columns, self.columns.values(), strict=True)
         return np.column_stack([one.encode_cells(cells)[:, 0] for one, cells in each])
 
-    def _used(self, found: Encoded) -> Encoded:
+    def _preprocessing(self, found: Encoded) -> Encoded:
         """Return the preprocessing; where each column is one feature, without those of blanks."""
         if self.types is not None:
             return found
@@ -202,7 +202,7 @@ def _public(asked: Request) -> Encoding:
 
 def warn_of_made(values: Floats) -> None:
     """Warn the owner if features were made from their own rows, by a pipeline or visibly."""
-    before = _fitted_before()
+    before = _earlier_transformers()
     if before:
         warnings.warn(
             f"for the owner only: {before[0]} was fitted to the same rows before; {REMEDY}",
@@ -213,7 +213,7 @@ def warn_of_made(values: Floats) -> None:
         warn_of_signs(4, X=values)
 
 
-def _fitted_before() -> list[str]:
+def _earlier_transformers() -> list[str]:
     """Return the transformers that a pipeline fitted to the rows which this ``fit`` is given."""
     frame: Any = sys._getframe(1)
     while frame is not None:

@@ -318,4 +318,4 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self.coef_ = self.coef_samples_.mean(axis=0, keepdims=True)
         self.intercept_ = self.intercept_samples_.mean(keepdims=True)
         if release.estimate is not None or release.guide is not None:
-            self.coef_ = self._estimated()[None]
+            self.coef_ = self._set_estimates()[None]

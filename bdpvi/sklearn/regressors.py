@@ -94,7 +94,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
             warnings.warn(release.estimate.reason, PrivacyUtilityWarning, stacklevel=5)
         super()._keep(release, encoding)
-        self.coef_ = self._estimated()
+        self.coef_ = self._set_estimates()
         last = self.summary_.coefficients[-1].mean
         self.intercept_ = float(last - self.coef_ @ self.center_)
 

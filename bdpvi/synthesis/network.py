@@ -64,15 +64,15 @@ class Network:
             given = np.zeros(rows, dtype=np.int64)
             for axis, parent in enumerate(node.parents):
                 given = given * node.table.shape[axis] + bins[:, parent]
-            bins[:, node.column] = drawn(table, given, random)
-        codes = [drawn(one, bins[:, at], random) for at, one in enumerate(self.within)]
+            bins[:, node.column] = draw_categories(table, given, random)
+        codes = [draw_categories(one, bins[:, at], random) for at, one in enumerate(self.within)]
         return np.stack(codes, axis=1)
 
 
-def drawn(table: Floats, rows: Codes, random: np.random.Generator) -> Codes:
+def draw_categories(table: Floats, rows: Codes, random: np.random.Generator) -> Codes:
     """Return one draw for each listed row of a table of weights.
 
-    >>> drawn(np.eye(3), np.array([2, 0]), np.random.default_rng(0)).tolist()
+    >>> draw_categories(np.eye(3), np.array([2, 0]), np.random.default_rng(0)).tolist()
     [2, 0]
     """
     ends = np.cumsum(table, axis=1)

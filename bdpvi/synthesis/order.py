@@ -15,7 +15,7 @@ from bdpvi._ground import validate
 from bdpvi.datasets import bounds, estimates
 from bdpvi.datasets.cells import Columns, LazyColumns, read_cell
 from bdpvi.datasets.estimates import CATEGORY, NUMBER, UNDECLARED
-from bdpvi.datasets.origin import declared
+from bdpvi.datasets.origin import declarations
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.types import (
@@ -43,7 +43,7 @@ _ANY = ColumnType(levels=tuple(map(str, range(MOST_LEVELS))))
 """Stands for a column that is estimated privately: no column can have more codes."""
 
 
-def counted(
+def rows_to_count(
     table: pd.DataFrame,
     settings: Counts,
     key: Key,
@@ -176,7 +176,7 @@ class Order:
     def facts(self) -> dict[str, str]:
         """The owner's declarations about the table, in words."""
         settings = self.settings
-        return declared(
+        return declarations(
             persons=ONE_ROW if settings.unit == ROW else None,
             kinds_by_the_schema=tuple(self.declared),
             types=tuple(
@@ -253,17 +253,17 @@ class Order:
         assert result.epsilon <= self.epsilon * (1 + 1e-9)
         return result
 
-    def used(self, table: Records[pd.DataFrame], key: Key) -> Records[pd.DataFrame]:
+    def rows_to_count(self, table: Records[pd.DataFrame], key: Key) -> Records[pd.DataFrame]:
         """Return the rows to count: all, or some of each person.
 
         In memory secret coins choose them. Of a table in blocks they are the first ones, as no
         worker has the key.
         """
         if table.in_memory:
-            return table.map(counted, self.settings, key, True, self.person)
+            return table.map(rows_to_count, self.settings, key, True, self.person)
         return table if self.limit is None else table.map(self.limit.of)
 
-    def bought(self, table: Records[pd.DataFrame], key: Key) -> Schema:
+    def complete_schema(self, table: Records[pd.DataFrame], key: Key) -> Schema:
         """Return the schema of all columns; estimate missing ones privately, once they are charged.
 
         Args:
@@ -286,11 +286,11 @@ class Order:
             rows=self.settings.rows_per_unit,
             types=self.types,
         )
-        made = {name: self._guessed(name, one) for name, one in made.items()}
+        made = {name: self._guess_type(name, one) for name, one in made.items()}
         source = f"{self.source}; the others {bounds.SOURCE}" if self.source else bounds.SOURCE
         return Schema({**self.declared, **made}, source)
 
-    def _guessed(self, name: str, made: ColumnType) -> ColumnType:
+    def _guess_type(self, name: str, made: ColumnType) -> ColumnType:
         """Return a column's type; of kind any for names of which guessing makes nothing else."""
         named = name in self.settings.categorical
         named = named and self.types[name] == ColumnType(kind="category")

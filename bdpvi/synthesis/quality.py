@@ -92,7 +92,7 @@ def evaluate(
         classes=classes,
         scores=scores,
         unscored=unscored,
-        told=_told(new, tried, names, random),
+        told=_tree_accuracy(new, tried, names, random),
         copies=measures.copies(synthetic, real),
         held_out_copies=measures.copies(other, real) if len(other) else None,
     )
@@ -138,7 +138,7 @@ def _columns(
                 bins=released.counts.sizes[at],
                 pooled=tuple(one for one, crowd in levels if crowd),
                 parents=tuple(names[one] for one in parents[at]),
-                unfit=grid.said(unfit[name]),
+                unfit=grid.words_of_unfit(unfit[name]),
             )
         )
     return tuple(found)
@@ -243,7 +243,7 @@ def _groups(
     return result
 
 
-def _told(
+def _tree_accuracy(
     synthetic: Floats, held_out: Floats, names: Sequence[str], random: np.random.Generator
 ) -> Told | None:
     """Return how well trees trained on half of the rows classify the other half."""

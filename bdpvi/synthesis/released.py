@@ -18,13 +18,13 @@ from bdpvi.datasets.estimates import CATEGORY, NUMBER
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.grid import Codes, Unfit
 from bdpvi.datasets.made_up import Copies
-from bdpvi.datasets.origin import declared
+from bdpvi.datasets.origin import declarations
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ESTIMATED, ROWS
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.accounts import account, in_use, joined
+from bdpvi.privacy.accounts import account, account_in_use, in_use
 from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.book import ROW
 from bdpvi.privacy.cost import Bound
@@ -33,11 +33,11 @@ from bdpvi.releases import transaction
 from bdpvi.releases.account import together_of
 from bdpvi.releases.persons import OTHER_PEOPLE
 from bdpvi.releases.table_file import TableFile
-from bdpvi.releases.transaction import Before, Transaction, rehearsed
+from bdpvi.releases.transaction import Before, Transaction, trial_work
 from bdpvi.synthesis.content import TableReceipt
 from bdpvi.synthesis.counts import Counts, count, count_columns
 from bdpvi.synthesis.order import Order, for_persons
-from bdpvi.synthesis.source import look, opened
+from bdpvi.synthesis.source import look, open_table
 from bdpvi.synthesis.synthetic import Synthetic, of_bytes
 
 _AT_ONCE = 14
@@ -113,7 +113,7 @@ def synthesize(
     known = TableFile.beside(path).public()
     people = _people(known, settings, unit)
     settings = replace(settings, unit=people["unit"], rows_per_unit=people["rows_per_unit"])
-    header, rows, file, schema = opened(
+    header, rows, file, schema = open_table(
         table, schema or known.schema, people=people, known=known, machine=machine or Machine()
     )
     order = Order.of(header, schema, target, epsilon, delta, settings)
@@ -127,7 +127,7 @@ def synthesize(
         keyed = own is not None or in_use()
         identity = look(rows, order, file.signs[:2] if keyed else None)
         if keyed and own is None:
-            own = joined(identity, settings.unit, settings.rows_per_unit)
+            own = account_in_use(identity, settings.unit, settings.rows_per_unit)
         kept: Ledger | None = None
         if own is not None:
             budget = known.limit(None)
@@ -135,7 +135,10 @@ def synthesize(
         secret, name = Key.fresh(), Key.fresh().work
         charged = for_persons(kept, settings, rows)
         work = Transaction(charged, secret, name=name, alone=True, what="synthesize")
-    facts = {"people": OTHER_PEOPLE if others else None, "table_file": known.described or None}
+    facts = {
+        "people": OTHER_PEOPLE if others else None,
+        "table_file": known.words_for_receipt or None,
+    }
     made = as_read(work.perform(Synthesis(rows, order)), file, **facts)
     receipt = made.receipt.assuming(*work.ledger.assumptions)
     together = together_of(work.ledger, order.delta)
@@ -179,7 +182,7 @@ def rehearse(
         part = replace(order, declared=declared, kinds=kinds, settings=settings)
         for frame in _made_up(part):
             people = {"unit": settings.unit, "rows_per_unit": settings.rows_per_unit}
-            with rehearsed(people) as work:
+            with trial_work(people) as work:
                 made = as_read(work.perform(Synthesis(Copies(frame), part)), file)
                 read = of_bytes(made.to_bytes())
                 random = np.random.default_rng(0)
@@ -204,7 +207,7 @@ def as_read(made: Synthetic, file: FileFormat, **more: object) -> Synthetic:
     receipt = made.receipt
     if file.multiline:
         receipt = receipt.assuming(Assumption.RECORDS_ACROSS_LINES)
-    facts = declared(**more, **file.declared)
+    facts = declarations(**more, **file.differences)
     return replace(made, receipt=receipt.declaring(facts))
 
 
@@ -235,12 +238,12 @@ class Synthesis:
     def draw(self, plan: transaction.Plan[str], key: Key) -> Synthetic:
         """Return the release; warn the owner about values that did not fit."""
         order, settings = self.order, self.order.settings
-        table = order.used(self.table, key)
-        complete = order.bought(table, key)
+        table = order.rows_to_count(self.table, key)
+        complete = order.complete_schema(table, key)
         measured = order.plan(complete)
         coded = table.map(_coded, complete)
         unfit, exact = coded.sum(_first, measured.sizes)
-        said = {column: grid.said(one) for column, one in unfit.items()}
+        said = {column: grid.words_of_unfit(one) for column, one in unfit.items()}
         nothing = [(one.levels, one.bounds) for one in NOTHING.values()]
         for column in order.kinds:
             found = complete.columns[column]
@@ -274,20 +277,20 @@ def _first(
 
 def _receipt(bound: Bound, schema: Schema, order: Order, seeded: bool) -> TableReceipt:
     """Return the guarantee with all its assumptions."""
-    marked, bought = schema.marked, tuple(order.kinds)
+    from_rows, estimated = schema.from_rows, tuple(order.kinds)
     given = {one.origin for one in order.declared.values()}
     for holds, assumption in (
-        (marked, Assumption.CONSTANTS_FROM_TABLE),
+        (from_rows, Assumption.CONSTANTS_FROM_TABLE),
         (given - {ROWS, ESTIMATED}, Assumption.PUBLIC_CONSTANTS),
         (ESTIMATED in given, Assumption.CONSTANTS_FROM_ANOTHER_RELEASE),
-        (bought, Assumption.BOUGHT_CONSTANTS),
+        (estimated, Assumption.BOUGHT_CONSTANTS),
         (order.facts, Assumption.DECLARED_FACTS),
     ):
         bound = bound.assuming(assumption) if holds else bound
     return TableReceipt(
         worst_case=bound.seeded() if seeded else bound,
         source=schema.source,
-        from_data=marked,
-        bought=bought,
+        from_data=from_rows,
+        bought=estimated,
         declared=order.facts,
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def opened(
+def open_table(
     table: pd.DataFrame | Table | str | os.PathLike[str],
     schema: Schema | None,
     *,

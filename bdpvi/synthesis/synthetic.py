@@ -51,7 +51,7 @@ class Synthetic:
     @cached_property
     def network(self) -> Network:
         """The distribution of the rows."""
-        return self._fitted(self.counts)
+        return self._fit_network(self.counts)
 
     def sample(self, rows: int | None = None, *, seed: int | None = None) -> pd.DataFrame:
         """Return rows at no privacy cost, with the columns, spellings and ranges of the schema.
@@ -90,7 +90,7 @@ class Synthetic:
         made = []
         for _ in range(number):
             again = redrawn(self.counts, self.network, self.rows, random)
-            codes = self._fitted(again, shrink=False).sample(rows, random)
+            codes = self._fit_network(again, shrink=False).sample(rows, random)
             made.append(self.schema.decode(codes, random))
         return tuple(made)
 
@@ -123,7 +123,7 @@ class Synthetic:
     def _number(self, rows: int | None) -> int:
         return checked_rows("rows", self.rows if rows is None else rows)
 
-    def _fitted(self, counts: NoisyCounts, *, shrink: bool = True) -> Network:
+    def _fit_network(self, counts: NoisyCounts, *, shrink: bool = True) -> Network:
         settings, shares = self.settings, [*map(grid.shares, self.schema.columns.values())]
         target = None if self.target is None else list(self.schema.columns).index(self.target)
         return network(counts, target, shares, settings.parents, settings.cells, shrink=shrink)

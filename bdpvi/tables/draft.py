@@ -29,7 +29,7 @@ from bdpvi.datasets.spelling import EXACT, spell
 from bdpvi.datasets.table import ODD, Table, in_blocks
 from bdpvi.datasets.types import BLANK, BOOLEAN, NUMBERS, OK, UNFIT, UNKNOWN, UNUSED, ColumnType
 from bdpvi.releases.table_file import FROM_DATA, TableFile
-from bdpvi.tables.looking import seeming, seen
+from bdpvi.tables.looking import look_at_frame, seeming
 from bdpvi.tables.looks import TableLook
 from bdpvi.tables.request import Public, Request
 from bdpvi.tables.sheet import Column
@@ -123,7 +123,7 @@ class Draft:
         )
         asked = Request(epsilon=0.0, positive="", public=Public(types=known.schema), unit=unit)
         unread = tuple(name for name, one in made.items() if one is None)
-        found = seen(frame, asked, file)
+        found = look_at_frame(frame, asked, file)
         return cls(content, tuple(new_ones.values()), unread, found, len(known.drafted))
 
 
@@ -158,7 +158,7 @@ def drafted(
     for value, count in one.tally.items():
         texts[spell(value) or ""] += count
     for entry in _entries(one, texts, file, labels) if texts else ():
-        if (made := _tried(entry, one, texts, file)) is not None:
+        if (made := _try_entry(entry, one, texts, file)) is not None:
             return made
     return None
 
@@ -264,7 +264,9 @@ def _spellings(labels: Mapping[str, int]) -> dict[str, list[str]]:
     return {first: some for first, *some in alike.values() if some}
 
 
-def _tried(entry: Entry, one: Column, texts: Mapping[str, int], file: FileFormat) -> Drafted | None:
+def _try_entry(
+    entry: Entry, one: Column, texts: Mapping[str, int], file: FileFormat
+) -> Drafted | None:
     """Return the draft if the cells are read by this entry; what it changes is said of them."""
     try:
         type = type_of(entry, one.look.name).in_file(*file.signs)

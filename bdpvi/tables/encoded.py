@@ -27,8 +27,8 @@ from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
 from bdpvi.privacy.left import HIGHEST
-from bdpvi.regression.objective_plan import FEWEST, MOST
 from bdpvi.releases import route
+from bdpvi.releases.row_counts import FEWEST, MOST
 from bdpvi.releases.transaction import Before, Mechanism, Plan, seal
 from bdpvi.tables.inference import Intervals
 from bdpvi.tables.looks import Price
@@ -269,7 +269,7 @@ def price_of(
     free = purchase.empty or asked.public.from_data
     check(asked, purchase, left)
     need = 0 if free else purchase.need(left.distance)
-    columns = {} if free else purchase.estimated
+    columns = {} if free else purchase.estimated_kinds
     price = Price(asked.epsilon, columns, need, round(estimates.TOO_FEW * need))
     return price, asked, [*header]
 
@@ -333,8 +333,9 @@ def _refuse_few(
         ways.append(f"epsilon={epsilon:.2g} (--epsilon), if the ledger's budget allows it")
     raise TooFewRecordsError(
         f"about {max(records, 0):.0f} records are too few: ε = {asked.epsilon:g} needs about "
-        f"{need} to estimate bounds and categories of {several(len(purchase.estimated), 'column')} "
-        f"privately. Options: {'; or '.join(ways)}. Nothing was fitted: {spent}"
+        f"{need} to estimate bounds and categories of "
+        f"{several(len(purchase.estimated_kinds), 'column')} privately. "
+        f"Options: {'; or '.join(ways)}. Nothing was fitted: {spent}"
     )
 
 

@@ -66,10 +66,10 @@ class Intervals:
         """Return the route with these settings of a training."""
         return replace(self, trained=replace(self.trained, **given))
 
-    def suited(self, model: Model, data: Data, guide: object) -> Intervals:
+    def adapt(self, model: Model, data: Data, guide: object) -> Intervals:
         """Return the route for a model; errors as for both of its routes."""
-        scores = self.scores.suited(model, data, guide)
-        return Intervals(scores=scores, trained=self.trained.suited(model, data, guide))
+        scores = self.scores.adapt(model, data, guide)
+        return Intervals(scores=scores, trained=self.trained.adapt(model, data, guide))
 
     def plan(self, model: Model, features: int, left: Allowance) -> Any:
         """Return the settings of the route that suits these public numbers.

@@ -24,7 +24,7 @@ from bdpvi.datasets.records import Records
 from bdpvi.datasets.stored import files_of
 from bdpvi.datasets.table import ODD, Table, in_blocks
 from bdpvi.datasets.types import BOOLEAN, NUMBERS, UNUSED, ColumnType
-from bdpvi.regression.objective_plan import FEWEST, MOST
+from bdpvi.releases.row_counts import FEWEST, MOST
 from bdpvi.tables.encoded import check, price_of
 from bdpvi.tables.looks import Finding, Price, TableLook, TargetLook
 from bdpvi.tables.request import Machine, Public, Request
@@ -90,11 +90,11 @@ def look(
     )
     alone = isinstance(table, str | os.PathLike) and not in_blocks(table)
     if machine.executor is None and alone:
-        found = seen(rows.frame(text=True, least=0), asked, written)
+        found = look_at_frame(rows.frame(text=True, least=0), asked, written)
     else:
         track = bar if machine.progress else None
         cells = rows.records(machine.executor, track=track, what="counts")
-        found = _seen(rows.first(), cells, asked, written)
+        found = _look_at_rows(rows.first(), cells, asked, written)
     return replace(found, findings=(*_of_file(given, written), *found.findings))
 
 
@@ -105,7 +105,7 @@ def seeming(table: Any, file: FileFormat) -> FileFormat:
     return seems(files_of(os.fspath(table))[0], file)
 
 
-def _seen(
+def _look_at_rows(
     first: tuple[pd.DataFrame, bool, int],
     rows: Records[pd.DataFrame],
     asked: Request,
@@ -116,15 +116,15 @@ def _seen(
     header = list(frame.columns)
     if whole:
         tell_owner(odd, "line", ODD)
-        return seen(frame, asked, file)
+        return look_at_frame(frame, asked, file)
     _check(header, asked)
     numbers = tuple(name for name, kind in asked.public.kinds.items() if kind in NUMBERS)
     counted = rows.sum(totals, _types(header, asked, file), numbers)
     tell_owner(counted[1], "line", ODD)
-    return replace(seen(frame, asked, file, counted), first=len(frame))
+    return replace(look_at_frame(frame, asked, file, counted), first=len(frame))
 
 
-def seen(
+def look_at_frame(
     frame: pd.DataFrame,
     asked: Request,
     file: FileFormat | None = None,
@@ -140,7 +140,7 @@ def seen(
 
     >>> frame = pd.DataFrame({"kg": ["70,5", "81,0"] * 9, "sick": ["yes", "no"] * 9})
     >>> asked = Request(target="sick", positive="yes", epsilon=0.0, unit=Unit())
-    >>> found = seen(frame, asked)
+    >>> found = look_at_frame(frame, asked)
     >>> print(*found.short, sep="\\n")
     For the owner only: 18 rows, 2 columns; 1 finding
       column 'kg': 0 % of its cells are numbers, 100 % are not: declare {"file": {"decimal": ","}}

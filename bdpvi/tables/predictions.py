@@ -25,7 +25,7 @@ from bdpvi.datasets.columns import label
 from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import Unclear, tell_of_unclear, unclear
-from bdpvi.datasets.records import Spread, added
+from bdpvi.datasets.records import Spread, sum_of_results
 from bdpvi.datasets.table import LEFT_OUT, ODD, Table
 from bdpvi.datasets.types import ANY, ColumnType
 from bdpvi.models.kinds import OfClasses
@@ -194,7 +194,7 @@ class Predictions:
         sent = replace(self, table=replace(self.table, parts=()), executor=None)
         total: tuple[Any, ...] = ()
         for made, *found in rows.each(_block, sent, form):
-            total = added(total, tuple(found)) if total else tuple(found)
+            total = sum_of_results(total, tuple(found)) if total else tuple(found)
             yield made, found[0]  # type: ignore[misc]
         _, odd, found, blank = total
         tell_owner(odd, "line", ODD)
@@ -209,7 +209,7 @@ class Predictions:
         if encoding.unknown == "other":  # each cell is read by itself anyway
             features = encoding.whole(table)
         else:
-            features, _ = self.encoding.counted(frame, self.guess)
+            features, _ = self.encoding.encode_and_count(frame, self.guess)
         found = unclear(encoding, table)
         blank = features.new_zeros(len(features), dtype=torch.bool)
         if (place := getattr(self.release.model, "exposure", None)) is not None:

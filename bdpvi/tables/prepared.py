@@ -77,8 +77,8 @@ class Prepared:
         shown = in_arrays(data)
         basis.check_programs(data, shown, model=model, guide=guide, route=route)
         data.people.share(ledger, parts=data.some)
-        basis.given(data, **shown)
-        return cls(model, data, route.suited(model, data, guide))
+        basis.given_assumptions(data, **shown)
+        return cls(model, data, route.adapt(model, data, guide))
 
     def rehearse(self) -> None:
         """Release from made-up records, write, read and use it: what can fail, fails uncharged.
@@ -142,7 +142,7 @@ class Prepared:
             self.rehearse()
             work = Transaction(self.ledger, Key.fresh(), what=self.what)
         route = self.route
-        what = work.reserved(epsilon, delta, f"ε = {epsilon:g}") if route.count else nullcontext()
+        what = work.reserve(epsilon, delta, f"ε = {epsilon:g}") if route.count else nullcontext()
         with what:
             if route.count:
                 counted = CountRows(len(self.data), route.count, epsilon, delta)
@@ -151,12 +151,12 @@ class Prepared:
             plan, key, _ = work.charge(solve, last=True)
         if few := route.caution(plan.settings, delta):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=5)
-        output = work.drawn(solve, plan, key)
+        output = work.draw_charged(solve, plan, key)
         total = Cost(worst_case=work.total(delta).assuming(*plan.assumptions))
         if output.rounds:
             total = replace(total, path=cost_of(output.rounds, delta).path)
         latents = {name: value.to(HOST) for name, value in output.latents.items()}
-        noted = basis.published(self.data.preprocessing, work.counted().entries)
+        noted = basis.published(self.data.preprocessing, work.counting_charges().entries)
         assert total.worst_case is not None  # a release without one is not planned
         worst = total.worst_case.public(epsilon)
         receipt = Receipt(

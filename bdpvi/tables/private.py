@@ -123,19 +123,19 @@ def private(
         table, asked, out=out, secret=secret, ledger=ledger, budget=budget, machine=machine
     )
     if work.where is not None:
-        return written(work)
-    return work.released(Transaction(work.ledger, what=asked.what))
+        return write_release(work)
+    return work.perform(Transaction(work.ledger, what=asked.what))
 
 
-def written(work: Work) -> Release:
+def write_release(work: Work) -> Release:
     """Charge, fit and publish; resume if an earlier call was interrupted or has ended."""
     kept, where, asked = work.people.kept, work.where, work.asked
     assert where is not None
     secret, (table, options) = where.secret, work.digests()
 
-    def opened() -> Ledger:
+    def open_ledger() -> Ledger:
         if kept is None:
-            work.people.share(Ledger.at(secret / LEDGER).joined(*work.some()))
+            work.people.share(Ledger.at(secret / LEDGER).join(*work.some()))
         return work.ledger
 
     made: list[Release] = []
@@ -143,7 +143,7 @@ def written(work: Work) -> Release:
         store.new_folder(where.out.parent),
         publishing.work_at(
             where,
-            opened,
+            open_ledger,
             work.settle,
             table=table,
             options=options,
@@ -156,7 +156,7 @@ def written(work: Work) -> Release:
 
         def content() -> bytes:
             step = publishing.transaction(begun, ledger, asked.what, where.out)
-            made.append(work.released(step, secret))
+            made.append(work.perform(step, secret))
             return shared_file.release_bytes(made[0])
 
         output = begun.output(content)

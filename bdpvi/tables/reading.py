@@ -20,8 +20,8 @@ from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.table import Table, in_blocks
 from bdpvi.datasets.tables import read_file
 from bdpvi.datasets.units import RowLimit, at_most, persons_of, without_unit
-from bdpvi.privacy.accounts import account, in_use, joined
-from bdpvi.privacy.book import ROW, checked
+from bdpvi.privacy.accounts import account, account_in_use, in_use
+from bdpvi.privacy.book import ROW, check_terms
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import persons, publishing
 from bdpvi.releases.table_file import TableFile
@@ -60,8 +60,8 @@ def work_of(
     table = in_memory(table)
     path = table.path or table if isinstance(table, Table) else table
     known = TableFile.beside(path).public() if known is None else known
-    unit = protected(known, path, asked.unit)
-    checked(budget := known.limit(budget), unit["unit"], unit["rows_per_unit"])
+    unit = protected_unit(known, path, asked.unit)
+    check_terms(budget := known.limit(budget), unit["unit"], unit["rows_per_unit"])
     own = known.ledger(path, ledger)
     kept = table.people.kept if own is None and isinstance(table, Dataset) else own
     ledger_file = kept.path if isinstance(kept, Ledger) else kept and Path(kept)
@@ -85,9 +85,9 @@ def work_of(
     rehearse(work)
     _look(work)
     if identity is True:
-        identity = work.looked[1]
+        identity = work.first_look[1]
     if own is None and identity is not False:
-        own = joined(identity, **unit)
+        own = account_in_use(identity, **unit)
     if own is not None:
         more = asked.unit is not None and asked.unit.other_people
         whose = None if isinstance(identity, bool) else identity
@@ -98,7 +98,7 @@ def work_of(
     return work
 
 
-def protected(known: TableFile, path: object, unit: Unit | None) -> dict[str, Any]:
+def protected_unit(known: TableFile, path: object, unit: Unit | None) -> dict[str, Any]:
     """Return whom ε protects, as the caller says or the table's public file does.
 
     Raises:
@@ -211,4 +211,4 @@ def _look(work: Work) -> None:
         rows = work.frames.first() if table is None else table.first()[0]
         used = [name for name in work.header if name not in public.drop]
         tell_of_misread(misread(with_text_names(rows), public.read_by, used), public.read_by)
-    _ = work.looked  # the first pass, which tells what it finds
+    _ = work.first_look  # the first pass, which tells what it finds

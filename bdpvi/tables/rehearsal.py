@@ -21,7 +21,7 @@ from bdpvi.datasets.made_up import ROWS, MadeUp
 from bdpvi.releases.received import release_of
 from bdpvi.releases.released import Release
 from bdpvi.releases.shared_file import release_bytes
-from bdpvi.releases.transaction import rehearsed
+from bdpvi.releases.transaction import trial_work
 from bdpvi.tables.request import Machine, Request
 from bdpvi.tables.validation import purchase
 from bdpvi.tables.work import Work
@@ -47,7 +47,7 @@ def rehearse(work: Work) -> None:
     asked: Request = work.asked
     if asked.bayesian:
         return
-    draws = 2 if asked.scored or asked.trained else min(asked.draws, 2)
+    draws = 2 if asked.uses_noisy_scores or asked.uses_dpvi else min(asked.draws, 2)
     public = replace(asked.public, rows=asked.public.rows or MANY)
     brief = replace(asked, draws=draws, public=public)
     given: dict[str, Any] = {"asked": brief, "where": None, "limit": None, "trial": True}
@@ -56,11 +56,11 @@ def rehearse(work: Work) -> None:
     data = None if work.records is None else _encoded(work.records, brief)
     tables: Iterable[Any] = _raw(work, brief) if data is None else [None]
     for table in tables:
-        with rehearsed(people) as transaction:
+        with trial_work(people) as transaction:
             given["people"] = own = People(transaction.ledger, **people)
             given["data"] = None if data is None else data.of_people(own)
             tried = replace(work, table=table, frame=None, **given)
-            read(tried.released(transaction), table.frame if data is None else data.x)
+            read(tried.perform(transaction), table.frame if data is None else data.x)
 
 
 def _encoded(records: Dataset, asked: Request) -> Dataset:

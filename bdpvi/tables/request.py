@@ -75,7 +75,7 @@ class Public:
         if self.base_rate is not None:
             validate.probability("base_rate", self.base_rate)
         if self.rows is not None:
-            from bdpvi.regression.objective_plan import magnitude
+            from bdpvi.releases.row_counts import magnitude
 
             magnitude(self.rows)
         if self.from_data and self.constants is not None:
@@ -197,7 +197,7 @@ class Request:
         return self.guarantee is not None and self.guarantee.name != WORST_CASE
 
     @property
-    def scored(self) -> bool:
+    def uses_noisy_scores(self) -> bool:
         """Whether the route is noisy scores."""
         if self.model is None:
             return self.intervals
@@ -212,9 +212,9 @@ class Request:
         return f"private: {kind} regression of {self.target!r}{purpose}"
 
     @property
-    def trained(self) -> bool:
+    def uses_dpvi(self) -> bool:
         """Whether the route is private variational inference."""
-        return self.model is not None and not self.scored
+        return self.model is not None and not self.uses_noisy_scores
 
     @property
     def target_type(self) -> ColumnType | None:
@@ -277,9 +277,9 @@ class Request:
         return both.of([*given.origins, *more.origins], given.purchases)
 
     @property
-    def declared(self) -> dict[str, str]:
+    def declarations(self) -> dict[str, str]:
         """The owner's declarations about the table, in words."""
-        from bdpvi.datasets.origin import declared, target_bounds
+        from bdpvi.datasets.origin import declarations, target_bounds
         from bdpvi.releases.persons import OTHER_PEOPLE
 
         public = self.public
@@ -289,7 +289,7 @@ class Request:
             for some in (public.numeric, public.categorical)
         )
         hashed = public.hashed
-        return declared(
+        return declarations(
             positive=None if self.positive is None else self.label(self.positive),
             classes=tuple(self.labels),
             **({} if public.types is None else public.types.kinds),
@@ -307,6 +307,6 @@ class Request:
 
 def about(rows: float | None) -> str | None:
     """Return a declared number of rows in words, rounded for publication."""
-    from bdpvi.regression.objective_plan import magnitude
+    from bdpvi.releases.row_counts import magnitude
 
     return None if rows is None else f"about {magnitude(rows):,.0f}"

@@ -55,12 +55,12 @@ class RowScores:
         """
         encoding = release.encoding
         known = isinstance(release.model, BayesianLogisticRegression | OfClasses)
-        if work.table is None or encoding is None or not known or not work.looked[0]:
+        if work.table is None or encoding is None or not known or not work.first_look[0]:
             return None
         few = replace(release, latents={n: one[:DRAWS] for n, one in release.latents.items()})
         parts = work.rows.map(encoded_of, encoding)
-        score, right, counts = parts.sum(_measured, few)
-        rows, seen = work.looked[0], counts.sum(1).double()
+        score, right, counts = parts.sum(_score_rows, few)
+        rows, seen = work.first_look[0], counts.sum(1).double()
         rate = seen[seen > 0] / rows
         values = {
             RELEASE: {"log score": float(score) / rows, "accuracy": int(right) / rows},
@@ -100,7 +100,7 @@ def auc_of(zeros: Tensor, ones: Tensor) -> float:
     return float(ones @ below / (zeros.sum() * ones.sum()))
 
 
-def _measured(part: tuple[Tensor, Tensor], release: Release) -> tuple[float, int, Tensor]:
+def _score_rows(part: tuple[Tensor, Tensor], release: Release) -> tuple[float, int, Tensor]:
     """Return the sum of log scores, correct predictions, and each class's records by bin."""
     x, y = part[0], part[1].long()
     found = [release.predict_proba(one) for one in x.split(_AT_ONCE)]

@@ -138,7 +138,7 @@ def patience(release: float) -> float:
     return max(TIMES * release, SECONDS)
 
 
-def previewed(
+def preview_scores(
     work: Work,
     release: Release,
     key: Key,
@@ -230,7 +230,7 @@ def _preview(
     train, test, encoded = _parts(work, records, held, own)
     if late():
         return None
-    drawn = _solved(work, model, train, encoded, own.child("draw"))
+    drawn = _simulate_minima(work, model, train, encoded, own.child("draw"))
     if late():
         return None
     predictions = {
@@ -239,7 +239,7 @@ def _preview(
     }
     if turn == 0:
         predictions[OPEN] = _without_privacy(model, train, test.x)
-    return [(name, *_measured(value, test.y)) for name, value in predictions.items()]
+    return [(name, *_score_predictions(value, test.y)) for name, value in predictions.items()]
 
 
 def _parts(
@@ -263,7 +263,7 @@ def _parts(
     return train, test, found
 
 
-def _solved(
+def _simulate_minima(
     work: Work,
     model: BayesianLogisticRegression,
     train: Dataset,
@@ -277,12 +277,12 @@ def _solved(
         route = route.scores
     if route.count:
         route = route.of_rows(float(len(train)))
-    route = route.suited(model, train, None)
+    route = route.adapt(model, train, None)
     rows = work.people.rows_per_unit
     variance = rows**2 * math.fsum(one**2 for one in found.paid) if found else 0.0
     left = Allowance(asked.epsilon, asked.delta, variance, rows=rows)
     plan = route.plan(model, train.x.shape[1], left)
-    noise = max(e.noise_multiplier for e in (plan.event, *work.solved))
+    noise = max(e.noise_multiplier for e in (plan.event, *work.last_objective))
     w: Tensor = route.draw(model, train, plan.with_noise(noise), key).latents["w"]
     return w
 
@@ -296,7 +296,7 @@ def _without_privacy(model: BayesianLogisticRegression, train: Dataset, x: Tenso
     return torch.from_numpy(usual.predict_proba(model.design(x).numpy())[:, 1])
 
 
-def _measured(probability: Tensor, y: Tensor) -> tuple[float, float, float]:
+def _score_predictions(probability: Tensor, y: Tensor) -> tuple[float, float, float]:
     both = len(torch.unique(y)) == 2
     ranked = float(auc(probability, y)) if both else math.nan
     return ranked, float(log_score(probability, y)), float(fraction_correct(probability, y))

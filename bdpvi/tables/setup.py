@@ -18,7 +18,7 @@ from bdpvi.privacy.left import SPENT, together
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
-from bdpvi.regression.objective_plan import FEWEST, MOST
+from bdpvi.releases.row_counts import FEWEST, MOST
 from bdpvi.tables.inference import Intervals
 from bdpvi.tables.request import Request
 from bdpvi.tables.rows import Encoded
@@ -66,18 +66,20 @@ def setup(asked: Request, found: Encoded | None = None) -> Setup:
     if asked.bayesian:
         return Setup(posterior(public.base_rate))
     route: Any = ObjectivePerturbation(rows=public.rows, draws=asked.draws)
-    if asked.trained or asked.scored:
+    if asked.uses_dpvi or asked.uses_noisy_scores:
         draws = _DRAWS if asked.draws == 1 else asked.draws
         route = DPVI(rows=public.rows, draws=draws)
-        if asked.scored:
+        if asked.uses_noisy_scores:
             route = Intervals(scores=NoisyScores(rows=public.rows, draws=draws), trained=route)
     if model is None:
-        made: Any = logistic(public.base_rate, WEAK_PRIOR_SCALE if asked.scored else None)
+        made: Any = logistic(
+            public.base_rate, WEAK_PRIOR_SCALE if asked.uses_noisy_scores else None
+        )
     else:
         made = model
     if found is None:
         return Setup(made, route)
-    if model is None and asked.scored:
+    if model is None and asked.uses_noisy_scores:
         made = replace(made, one_hot=found.encoding.one_hot)
     elif model is not None:
         made = replace(made, levels=found.encoding.one_hot)

@@ -18,12 +18,12 @@ from bdpvi._ground.types import Budget, PrivacyUtilityWarning
 from bdpvi.bayesian.drawing import Asked
 from bdpvi.bayesian.fit import Training, fit
 from bdpvi.bayesian.guarantees import BayesianDP
-from bdpvi.bayesian.releases import carried_out
+from bdpvi.bayesian.releases import perform_release
 from bdpvi.datasets.dataset import BlockData, Data, Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.identity import Identity
-from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
+from bdpvi.datasets.origin import DECLARED, MULTILINE, declarations
 from bdpvi.datasets.records import Held, Records
 from bdpvi.datasets.table import Table
 from bdpvi.datasets.tables import dataset_from_frame
@@ -102,7 +102,7 @@ class Work:
         return frames.map(rows_of, self.asked)
 
     @cached_property
-    def looked(self) -> tuple[int, Identity | None]:
+    def first_look(self) -> tuple[int, Identity | None]:
         """The number of rows that have a target, and, of a table in blocks, whose rows it has."""
         signs = None if self.table is None else self.file.signs[:2]
         return spread.look(self.frames, self.asked, self.limit, signs)
@@ -138,12 +138,12 @@ class Work:
 
     def _noting(self, made: Mapping[str, Any]) -> dict[str, Any]:
         """Return the description of the records, with the declarations used to read them."""
-        words = self.asked.declared
-        words |= declared(**self.file.declared, table_file=self.known.described)
+        words = self.asked.declarations
+        words |= declarations(**self.file.differences, table_file=self.known.words_for_receipt)
         if self.data is not None:  # its targets are 0 and 1, or numbers of classes
             words = {n: one for n, one in words.items() if n not in ("positive", "classes")}
         elif self.people.unit == ROW:
-            words |= declared(persons=persons.ONE_ROW)
+            words |= declarations(persons=persons.ONE_ROW)
         noted = {**made, DECLARED: {**words, **made.get(DECLARED, {})}}
         return noted | ({MULTILINE: True} if self.file.multiline else {})
 
@@ -153,7 +153,7 @@ class Work:
         return Remaining.whole(self.asked.distance, self.people.rows_per_unit)
 
     @property
-    def solved(self) -> tuple[PerturbedObjective, ...]:
+    def last_objective(self) -> tuple[PerturbedObjective, ...]:
         """The event of the last solved release, if there is one."""
         events = [e for entry in self.people.ledger.entries() for e in entry.events or ()]
         return tuple([e for e in events if isinstance(e, PerturbedObjective)][-1:])
@@ -199,9 +199,9 @@ class Work:
         parts = self.rows.map(encoded_of, encoded.encoding)
         if isinstance(parts, Held):
             return Dataset(*parts.part, **facts), encoded
-        return BlockData(parts, self.looked[0], **facts), encoded
+        return BlockData(parts, self.first_look[0], **facts), encoded
 
-    def released(self, work: Transaction, folder: Path | None = None) -> Release:
+    def perform(self, work: Transaction, folder: Path | None = None) -> Release:
         """Return the release: plan, charge and draw everything as one work.
 
         Args:
@@ -215,19 +215,19 @@ class Work:
                 left = Remaining.of(asked, ledger, work.before())
                 if not asked.bayesian:  # a Bayesian work only pays for draws
                     all_of_it = f"ε = {asked.epsilon:g}"
-                    stack.enter_context(work.reserved(asked.epsilon, asked.delta, all_of_it))
+                    stack.enter_context(work.reserve(asked.epsilon, asked.delta, all_of_it))
             data, encoded = self.dataset(work, left)
             self._warn(data, encoded)
             chosen = setup(asked, encoded)
             if chosen.trains and isinstance(data, Dataset):
                 data = data.to(device_of(self.machine.device), None)
             if chosen.route is None:
-                return self._drawn(chosen.model, data, work)
-            chosen = self._kept(chosen, data, folder)
+                return self._draw_posterior(chosen.model, data, work)
+            chosen = self._with_checkpoint(chosen, data, folder)
             prepared = Prepared.of(chosen.model, data, chosen.route)
             return prepared.release(epsilon=asked.epsilon, delta=asked.delta, work=work)
 
-    def _drawn(self, model: Any, data: Data, work: Transaction) -> Release:
+    def _draw_posterior(self, model: Any, data: Data, work: Transaction) -> Release:
         """Return a Bayesian release: draws from the posterior."""
         asked, guarantee, rows = self.asked, self.asked.guarantee, self.asked.public.rows
         assert isinstance(data, Dataset)
@@ -243,9 +243,9 @@ class Work:
             guarantee=guarantee,
             work=work,
         )
-        return carried_out(fitted, wanted)
+        return perform_release(fitted, wanted)
 
-    def _kept(self, chosen: Setup, data: Data, folder: Path | None) -> Setup:
+    def _with_checkpoint(self, chosen: Setup, data: Data, folder: Path | None) -> Setup:
         """Return the setup of a training; on blocks it keeps its state, as reading takes long."""
         checkpoint = None
         if folder is not None and isinstance(data, BlockData) and chosen.trains:

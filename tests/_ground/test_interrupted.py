@@ -86,7 +86,7 @@ def keep_two_cells(folder: Path) -> list[Any]:
     cells.begin()
     for name in ("1", "2"):
         if cells.get(name) is None:
-            cells.put(name, {"value": 1})
+            cells.write_part(name, {"value": 1})
     return [cells.get(name)["value"] for name in ("1", "2")]
 
 
@@ -236,8 +236,8 @@ def test_secrets_are_the_owners_under_any_umask(
         Coupled(checkpoint=tmp_path / "new" / "kept").train(problem(data), silent)
         with pytest.raises(KeyboardInterrupt):
             Coupled(checkpoint=tmp_path / "begun").train(problem(data), stopping)
-        Checkpoint(tmp_path / "cells", {}, "cells").put("a", {})
-        with store.held(tmp_path / "held"):
+        Checkpoint(tmp_path / "cells", {}, "cells").write_part("a", {})
+        with store.lock_folder(tmp_path / "held"):
             assert modes(tmp_path / "held") == {(True, 0o700), (False, 0o600)}
     finally:
         os.umask(old)

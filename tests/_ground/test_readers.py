@@ -92,7 +92,7 @@ def test_state_of_a_fit_that_was_begun(
     for other in kept.glob("*.safetensors"):
         if other != file:
             other.unlink()
-    monkeypatch.setattr("bdpvi.bayesian.neighbours.coupled._compared", interrupted)
+    monkeypatch.setattr("bdpvi.bayesian.neighbours.coupled._compare_rows", interrupted)
 
     def go_on() -> None:
         with suppress(KeyboardInterrupt):

@@ -12,7 +12,7 @@ import bdpvi
 from bdpvi import BayesianDP, Budget, BudgetExceededError, Ledger, TypicalRecord, guides
 from bdpvi.bayesian.accounting.accountant import cost_of
 from bdpvi.bayesian.accounting.answer import why_none
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.privacy.cost import Cost
@@ -77,9 +77,9 @@ def test_typical_records_have_the_same_causes(rounding: float, rest: float) -> N
 
     words = TOO_MUCH if rest > 1 else ROUNDING
     with pytest.raises(ValueError, match=words):
-        typical(Account([PosteriorDraws((panel,), rounding=rounding)]), 1e-5)
-    assert typical(Account([PosteriorDraws((panel,))]), 1e-5).epsilon > 0
-    assert isinstance(cost_of([PosteriorDraws((panel,))], 1e-5), Cost)
+        typical(Account([GuideDraws((panel,), rounding=rounding)]), 1e-5)
+    assert typical(Account([GuideDraws((panel,))]), 1e-5).epsilon > 0
+    assert isinstance(cost_of([GuideDraws((panel,))], 1e-5), Cost)
 
 
 def test_a_target_that_a_certificate_misses_is_no_budget() -> None:

@@ -24,7 +24,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.guarantees import BayesianDP, Guarantee, TypicalRecord, WorstCaseDP
@@ -169,9 +169,9 @@ def test_a_thin_second_panel_decides_whether_an_answer_is_reliable() -> None:
     )
     for conversion in bdpvi.privacy.conversions.CONVERSIONS:
         alone = Accountant(conversion=conversion)
-        alone.step(PosteriorDraws(panels[:1]))
+        alone.step(GuideDraws(panels[:1]))
         both = Accountant(conversion=conversion)
-        both.step(PosteriorDraws(panels))
+        both.step(GuideDraws(panels))
         found = bayes(both.cost(1e-3))
         assert bayes(alone.cost(1e-3)).reliable
         assert "remove" in evidence_of(found).direction
@@ -187,7 +187,7 @@ def test_exposure_of_single_records(r: float) -> None:
     b2 = torch.linspace(1e-4, 0.04, 2000, dtype=torch.float64).unsqueeze(1)
     pairs = GaussianPairs(torch.full_like(b2, r), b2)
     accountant = Accountant()
-    accountant.step(PosteriorDraws((Panel("remove", torch.arange(2000), pairs),), draws=2))
+    accountant.step(GuideDraws((Panel("remove", torch.arange(2000), pairs),), draws=2))
     found = accountant.exposure(1e-5)
     for value, rank in ((found.largest, 1999), (found.most, 1979), (found.median, 999)):
         variance = 2 * float(b2[rank])
@@ -200,7 +200,7 @@ def test_exposure_of_single_records(r: float) -> None:
         exact = gaussian_epsilon(2 * float(b2[min(rank, 1999)]), 1e-5)
         assert found.certified == pytest.approx(exact, rel=2e-3)
     few = Accountant()
-    few.step(PosteriorDraws((Panel("remove", torch.arange(50), pairs.select(slice(50))),)))
+    few.step(GuideDraws((Panel("remove", torch.arange(50), pairs.select(slice(50))),)))
     assert few.exposure(1e-5).certified == math.inf
 
 
@@ -488,7 +488,7 @@ def test_rounding_is_paid_for_at_every_epsilon() -> None:
     assert at + (1 + math.exp(found.epsilon)) * 1e-8 <= DELTA
     assert found.epsilon > gaussian_epsilon(0.01, DELTA)
     assert gaussian_guarantee(0.01, DELTA, rounding=1e-5) is None
-    event = PosteriorDraws(
+    event = GuideDraws(
         (Panel("remove", torch.arange(300), GaussianPairs(
             torch.ones(300, 1).double(), torch.linspace(0.001, 0.002, 300).double()[:, None])),),
         rounding=1e-7,

@@ -12,7 +12,7 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import Optimum
 from bdpvi.bayesian import storage
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
 from bdpvi.datasets.dataset import Data
 from bdpvi.guides import MeanField
@@ -32,10 +32,10 @@ def fitted(data: Data) -> bdpvi.Fit:
     )
 
 
-def event(fit: bdpvi.Fit) -> PosteriorDraws:
+def event(fit: bdpvi.Fit) -> GuideDraws:
     reach = Reach.of(*(panel.pairs for panel in fit.panels))
     error = rounding_error(fit.guide, fit.released, reach, DRAWS, TEMPERATURE)
-    return PosteriorDraws(fit.panels, DRAWS, TEMPERATURE, rounding=error)
+    return GuideDraws(fit.panels, DRAWS, TEMPERATURE, rounding=error)
 
 
 def test_one_release_has_one_price(tmp_path: Path) -> None:

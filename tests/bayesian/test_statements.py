@@ -21,7 +21,7 @@ from torch import Tensor
 import bdpvi
 from bdpvi import BayesianDP, TypicalRecord, guides
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.typical import share_of, typical
@@ -89,8 +89,8 @@ def test_a_typical_record_is_all_that_is_said_before_training() -> None:
 
 def test_certified_is_by_betting_or_by_a_worst_case_alone() -> None:
     b2 = torch.linspace(1e-4, 2e-3, 500)
-    by_range = bayes(bdpvi.bayesian.cost_of([PosteriorDraws((panel(b2, largest=0.01),))], 1e-4))
-    by_student = bayes(bdpvi.bayesian.cost_of([PosteriorDraws((panel(b2),))], 1e-4))
+    by_range = bayes(bdpvi.bayesian.cost_of([GuideDraws((panel(b2, largest=0.01),))], 1e-4))
+    by_student = bayes(bdpvi.bayesian.cost_of([GuideDraws((panel(b2),))], 1e-4))
     found = by_range.assuming(Assumption.FOUND_FROM_DATA)  # of receipts of earlier versions
     assert by_range.certified
     assert "certified)" in str(by_range)
@@ -114,7 +114,7 @@ def test_certified_is_by_betting_or_by_a_worst_case_alone() -> None:
 def test_leaving_records_out_has_a_condition_and_held_out_records_have_none() -> None:
     b2 = torch.linspace(1e-4, 2e-3, 500)
     for kind, stands in (("add", False), ("remove", True)):
-        found = bayes(bdpvi.bayesian.cost_of([PosteriorDraws((panel(b2, kind, 0.01),))], 1e-4))
+        found = bayes(bdpvi.bayesian.cost_of([GuideDraws((panel(b2, kind, 0.01),))], 1e-4))
         assert found.certified
         assert (Assumption.LEAVE_ONE_OUT in found.assumptions) is stands
         assert ("if the table's own records can serve as fresh records" in str(found)) is stands
@@ -150,14 +150,14 @@ def test_few_records_are_refused_with_how_many_there_must_be() -> None:
         ValueError,
         match=r"a statement about 90 % .* needs 29 reference records, and there are 28",
     ):
-        typical(Account([PosteriorDraws((panel(torch.rand(28)),))]), 1e-5)
+        typical(Account([GuideDraws((panel(torch.rand(28)),))]), 1e-5)
 
 
 @pytest.mark.parametrize("relations", [("add",), ("add", "remove")])
 def test_a_typical_epsilon_is_the_order_statistic(relations: tuple[str, ...]) -> None:
     # Steep where it counts, so that the next rank is off by more than the grid of ε.
     b2 = torch.logspace(-6, -1, 1000, dtype=torch.float64) ** 4 * 40
-    event = PosteriorDraws(tuple(panel(b2, relation) for relation in relations), draws=2)
+    event = GuideDraws(tuple(panel(b2, relation) for relation in relations), draws=2)
     found = typical(Account([event]), 1e-5)
     # P(Bin(m, share) ≥ rank) ≤ γ, by SciPy's binomial.
     share, gamma = 1 - 0.01 / len(relations), 0.05 / len(relations)
@@ -173,19 +173,19 @@ def test_its_confidence_holds_where_a_few_records_are_dear() -> None:
     rng, wrong = np.random.default_rng(0), 0
     for _ in range(100):
         b2 = torch.as_tensor(np.where(rng.random(299) < 0.02, 4.0, 1e-3))
-        wrong += typical(Account([PosteriorDraws((panel(b2),))]), 1e-5).epsilon < 5
+        wrong += typical(Account([GuideDraws((panel(b2),))]), 1e-5).epsilon < 5
     assert wrong <= stats.binom.isf(1e-6, 100, 0.05)
 
 
 def test_rounding_is_paid_for_by_each_record() -> None:
     b2 = torch.linspace(1e-3, 4e-2, 300)
     plain, rounded = (
-        typical(Account([PosteriorDraws((panel(b2),), rounding=one)]), 1e-5).epsilon
+        typical(Account([GuideDraws((panel(b2),), rounding=one)]), 1e-5).epsilon
         for one in (0.0, 1e-6)
     )
     assert plain < rounded
     with pytest.raises(ValueError, match="does not cover the rounding"):
-        typical(Account([PosteriorDraws((panel(b2),), rounding=1e-5)]), 1e-5)
+        typical(Account([GuideDraws((panel(b2),), rounding=1e-5)]), 1e-5)
 
 
 def test_it_is_the_promise_of_ones_own_model_and_says_what_it_is_not(tmp_path: Path) -> None:

@@ -133,11 +133,11 @@ def test_where_the_head_finds_no_room_the_charge_stands_and_nothing_is_drawn(
             patch.setattr(store, "write", full)
             patch.setattr(secure, "sample", drawn)
             with pytest.raises(OSError, match="No space left"):
-                releases.carried_out(fit, asked)
+                releases.perform_release(fit, asked)
         assert not drawn.called
         assert [one.draws for one in open_ledger(folder).charges()] == charged
     # The same work goes on, pays nothing, and the head says it.
-    assert releases.carried_out(fit, asked).samples.shape == (1, 2)
+    assert releases.perform_release(fit, asked).samples.shape == (1, 2)
     assert [one.draws for one in open_ledger(folder).charges()] == [2, 1]
     bdpvi.release(fit)
     assert Head.read(folder / "ledger.jsonl.head") == Head.of(fit.ledger.book().file)

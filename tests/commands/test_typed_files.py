@@ -16,7 +16,7 @@ from bdpvi.cli import app
 from bdpvi.releases.shared_file import load_release
 from bdpvi.synthesis import load
 
-# Of bought bounds it depends on noise how much is beyond.
+# For estimated bounds it depends on noise how much is beyond.
 pytestmark = pytest.mark.filterwarnings("ignore:column .* clamped:UserWarning")
 SIZE = 3000
 FILE = {"separator": ";", "charset": "latin-1"}

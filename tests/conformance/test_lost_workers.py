@@ -87,7 +87,7 @@ def charged(place: Place) -> int:
 @contextmanager
 def at(moment: int, act: Callable[[], object]) -> Iterator[None]:
     """Act when as many blocks have been handed to workers."""
-    sent, usual = [0], Spread._sent
+    sent, usual = [0], Spread._send
 
     def counted(self: Any, *given: Any) -> Any:
         future = usual(self, *given)
@@ -97,7 +97,7 @@ def at(moment: int, act: Callable[[], object]) -> Iterator[None]:
         return future
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Spread, "_sent", counted)
+        patch.setattr(Spread, "_send", counted)
         yield
     assert sent[0] >= moment
 
@@ -142,14 +142,14 @@ CALLER = """
 import os, signal, sys
 from bdpvi import cli
 from bdpvi.datasets.records import Spread
-left, usual = [int(os.environ["MOMENT"])], Spread._sent
+left, usual = [int(os.environ["MOMENT"])], Spread._send
 def dying(*given):
     future = usual(*given)
     left[0] -= 1
     if not left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
     return future
-Spread._sent = dying
+Spread._send = dying
 cli.main()
 """
 

@@ -49,7 +49,7 @@ def counts(path: Path) -> None:
     """Set ε aside, and count, until nothing is left."""
     for _ in range(20):
         work = Transaction(Ledger(path), Key.fresh())
-        with work.reserved(0.3, DELTA, "all"):
+        with work.reserve(0.3, DELTA, "all"):
             work.charge(CountRows(0, 0.3, 0.3, DELTA), last=True)
 
 

@@ -140,7 +140,7 @@ def test_numbers_beside_blanks_name_exact_persons(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"who": who}), tmp_path / "a.parquet", row_group_size=2)
     seen: list[str] = []
     work = buckets._Work("who", None, pa.schema([("who", pa.int64())]))
-    for batch in work._hashed(Table.of(tmp_path / "a.parquet").parts):
+    for batch in work._with_hashes(Table.of(tmp_path / "a.parquet").parts):
         seen += batch.column(1).to_pylist()
     assert seen[0] == seen[3]
     assert len(set(seen)) == 3
@@ -197,14 +197,14 @@ def test_memory_does_not_grow_with_the_table(
     made = {f"x{n}": np.arange(rows, dtype=float) for n in range(9)}
     table = pa.table({"who": np.arange(rows) // 3, **made})
     parquet.write_table(table, tmp_path / "a.parquet", row_group_size=5_000)
-    held, joined = [], buckets._joined
+    held, joined = [], buckets._rebatch
 
     def watched(batches: Any) -> Any:
         for batch in joined(batches):
             held.append(batch.nbytes)
             yield batch
 
-    monkeypatch.setattr(buckets, "_joined", watched)
+    monkeypatch.setattr(buckets, "_rebatch", watched)
     partition(tmp_path / "a.parquet", by="who", out=tmp_path / "out", progress=False)
     files = [parquet.ParquetFile(one).metadata for one in (tmp_path / "out").iterdir()]
     assert sum(file.num_rows for file in files) == rows

@@ -32,7 +32,7 @@ numbers = st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=20).filt
 def test_numeric_is_scikit_learns_scaler(values: list[float]) -> None:
     column = pd.Series(values, name="v")
     expected = StandardScaler().fit_transform(column.to_numpy()[:, None])
-    np.testing.assert_allclose(Numeric.measured(column).encode(column)[0], expected, atol=1e-9)
+    np.testing.assert_allclose(Numeric.of_values(column).encode(column)[0], expected, atol=1e-9)
 
 
 @given(
@@ -44,12 +44,12 @@ def test_categories_are_scikit_learns_encoders(values: list[str]) -> None:
     column = pd.Series(values, name="v")
     table = column.to_frame()
     codes = StandardScaler().fit_transform(OrdinalEncoder().fit_transform(table))
-    np.testing.assert_allclose(Ordinal.measured(column).encode(column)[0], codes, atol=1e-12)
+    np.testing.assert_allclose(Ordinal.of_values(column).encode(column)[0], codes, atol=1e-12)
     onehot = OneHotEncoder(sparse_output=False).fit(table)
     np.testing.assert_array_equal(
-        OneHot.measured(column).encode(column)[0], onehot.transform(table)
+        OneHot.of_values(column).encode(column)[0], onehot.transform(table)
     )
-    assert OneHot.measured(column).categories == tuple(onehot.categories_[0])
+    assert OneHot.of_values(column).categories == tuple(onehot.categories_[0])
 
 
 @given(ages=numbers, seed=st.integers(0, 99))
@@ -58,8 +58,8 @@ def test_the_json_of_an_encoding_is_the_encoding(ages: list[float], seed: int) -
     sexes[:2] = ["F", "M"]
     frame = pd.DataFrame({"age": ages, "sex": sexes})
     columns = (
-        Numeric.measured(frame["age"]),
-        Ordinal.measured(frame["sex"]),
+        Numeric.of_values(frame["age"]),
+        Ordinal.of_values(frame["sex"]),
     )
     encoding = Encoding(columns, "Made up.")
     again = Encoding.from_dict(json.loads(json.dumps(encoding.to_dict())))
@@ -152,7 +152,7 @@ def test_what_is_not_known_is_counted_and_taken_for_the_mean() -> None:
         {"age": [50.0, None, 60.0], "size": ["XL", "S", "XXL"]}, index=["p", "q", "r"]
     )
     base = replace(ENCODING, unknown="base")
-    x, counts = base.counted(rows)
+    x, counts = base.encode_and_count(rows)
     assert x.tolist() == [[1, 0, 0], [0, -2, 0], [2, 0, 0]]
     assert counts == {"age": 1, "size": 2, "sex": 3}
     with pytest.warns(UserWarning, match="1 of 'age', 2 of 'size', 3 of 'sex'"):
@@ -171,7 +171,7 @@ def test_what_is_not_known_is_counted_and_taken_for_the_mean() -> None:
 
 
 def test_a_missing_column_is_no_blank() -> None:
-    x, counts = replace(LEVELS, unknown="base").counted(pd.DataFrame({"sex": ["F"]}))
+    x, counts = replace(LEVELS, unknown="base").encode_and_count(pd.DataFrame({"sex": ["F"]}))
     assert x.tolist() == [[0, 0, 0, 0, 1, 0]]
     assert counts == {"age": 1, "size": 1}
 

@@ -263,7 +263,7 @@ def test_a_tsv_file_has_tabs_by_its_name_unless_its_header_has_none(
         found = Table.of(tmp_path / f"{name}{suffix}")
         assert found.header == ("age", "sick")
         assert cells(found) == cells(FRAME)
-        assert not flat.look(tmp_path / f"{name}{suffix}", one_row_per_person=True).file.declared
+        assert not flat.look(tmp_path / f"{name}{suffix}", one_row_per_person=True).file.differences
     FRAME.to_csv(tmp_path / "c.csv", sep="\t", index=False)
     with pytest.raises(ValueError, match="separator="):
         Table.of(tmp_path / "c.csv")

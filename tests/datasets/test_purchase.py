@@ -1,4 +1,4 @@
-"""Buying constants: what one row changes is what noise explains, and what exact ones would tell."""
+"""Private estimates of constants: the change by one row is what noise explains."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def test_what_is_published_does_not_say_how_many_rows_there_are() -> None:
 @pytest.mark.parametrize("key", [Key.of_seed(3), Key.of_int(3), None])
 def test_a_split_by_the_key_of_a_seed_is_an_experiment(unit: str | None, key: Key | None) -> None:
     frame = pd.concat([TABLE] * 20, ignore_index=True)
-    people = {} if unit is None else {"unit": unit, "rows_per_unit": 1}
+    people: Any = {} if unit is None else {"unit": unit, "rows_per_unit": 1}
     frame = frame if unit is None else frame.assign(who=range(len(frame)))
     split = from_frame(frame, "sick", seed=key, **people)
     seeded = key is not None and key.experiment

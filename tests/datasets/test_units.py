@@ -21,7 +21,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee
 from bdpvi.privacy.groups import group
 from bdpvi.synthesis import Counts
-from bdpvi.synthesis.order import Order, counted
+from bdpvi.synthesis.order import Order, rows_to_count
 
 GIVEN: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1.0}
 
@@ -58,7 +58,7 @@ def test_a_file_s_persons_are_compared_as_written_or_by_their_type(
     frame = pd.read_csv(visits, dtype=str)
     settings = Counts(unit="who", rows_per_unit=5)
     order = Order.of(list(frame.columns), types, None, 1.0, 1e-6, settings)
-    assert len(counted(frame, settings, Key.of_seed(0), True, order.person)) == 5 * persons
+    assert len(rows_to_count(frame, settings, Key.of_seed(0), True, order.person)) == 5 * persons
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_every_family_is_here() -> None:
 def test_a_command_asks_for_what_each_needs() -> None:
     given = {"target_bounds": (0, 8), "largest": 8, "classes": ("a", "b", "c")}
     for family in NAMED.values():
-        model = family.declared(given[family.option])
+        model = family.of_option(given[family.option])
         assert getattr(model, "classes", 3) == 3
         assert getattr(model, "largest", 8) in (4, 8)
 

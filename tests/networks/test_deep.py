@@ -311,14 +311,14 @@ def test_without_a_record_and_its_coins_training_is_the_same(
 ) -> None:
     x, y = simulated(400)
     others = torch.arange(400) != row
-    coins = BatchPlan.chosen
+    coins = BatchPlan.batch_ids
 
     def trained(data: tuple[Tensor, Tensor], deleted: bool) -> tuple[Tensor, list[Tensor]]:
         def own(plan: BatchPlan, step: int, limit: int) -> Tensor:
             found = coins(plan, step, 400)
             return (found - (found > row).long())[found != row] if deleted else found
 
-        monkeypatch.setattr(BatchPlan, "chosen", own)
+        monkeypatch.setattr(BatchPlan, "batch_ids", own)
         torch.manual_seed(
             0
         )  # one start; without dropout, whose coins are drawn one after the other.

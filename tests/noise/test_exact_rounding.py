@@ -14,7 +14,7 @@ from scipy.stats import chisquare, norm
 from torch import Tensor
 
 from bdpvi.noise import exact_rounding, secure
-from bdpvi.noise.exact_rounding import settle, unsettled
+from bdpvi.noise.exact_rounding import settle, uncertain_cells
 from bdpvi.noise.keys import Key
 
 KEY = Key.of_seed(3)
@@ -89,7 +89,7 @@ def test_what_float64_settles_no_further_bits_change() -> None:
     for factor in (ROOT, ROOT.diagonal()):
         each = [factor * e if factor.ndim == 1 else e @ factor.T for e in (noise, *ends)]
         inside = MEAN.remainder(1.0) + each[0] + 0.5
-        sure = ~unsettled(inside, MEAN, factor, noise, bits)
+        sure = ~uncertain_cells(inside, MEAN, factor, noise, bits)
         assert 0.5 < float(sure.double().mean()) < 0.9999
         if factor.ndim == 1:
             for one in each[1:]:

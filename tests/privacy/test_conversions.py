@@ -45,7 +45,7 @@ def exact_delta(variance: float, eps: float) -> float:
     return float(mpmath.quad(excess, [crossing, crossing + 4, crossing + 16]))
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     variances=st.lists(st.floats(1e-3, 2.0), min_size=1, max_size=4),
     exponent=st.floats(-8, -1),

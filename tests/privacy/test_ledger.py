@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from bdpvi import Budget, BudgetExceededError
 from bdpvi._ground import chain
-from bdpvi._ground.chain import Head, chained, head_of, proven, save
+from bdpvi._ground.chain import Head, head_of, proven, save, whole_file
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import left
 from bdpvi.privacy.book import follow
@@ -160,7 +160,7 @@ def test_every_flipped_bit_is_noticed(file: Path) -> None:
 def test_a_file_that_was_written_anew_with_smaller_charges_is_refused(file: Path) -> None:
     header, *lines = proven(file.read_bytes()).said
     cheaper = [{**line, "charge": {**line["charge"], "draws": 1}} for line in lines]
-    file.write_bytes(chained(header, *cheaper))
+    file.write_bytes(whole_file(header, *cheaper))
     with pytest.raises(ValueError, match="replaced by an old copy"):
         Ledger(file).entries()
 
@@ -208,7 +208,7 @@ def test_a_consistent_file_that_holds_no_charges_is_refused(
     line_of = {"charge": MADE[0].to_dict() | content}
     bad_lines = ([{**header, "budget": content}], [header, line_of], [header, content])
     for line, bad in zip((1, 2, 2), bad_lines, strict=True):
-        file.write_bytes(chained(*bad))
+        file.write_bytes(whole_file(*bad))
         with pytest.raises(ValueError, match=rf"ledger\.jsonl, line {line}, cannot be used"):
             Ledger(file).entries()
 
@@ -384,7 +384,7 @@ def test_draws_of_earlier_versions_at_a_temperature_from_the_data_have_no_guaran
 ) -> None:
     header, old = proven(file.read_bytes()).said[0], {"origin": "data", "events": []}
     for line in ({"charge": MADE[0].to_dict() | old}, {"mark": "a"}):
-        file.write_bytes(chained(header, line))
+        file.write_bytes(whole_file(header, line))
         head_of(file).unlink(missing_ok=True)
         (entry,) = follow(file, file.read_bytes()).entries
         assert (entry.charge, entry.events) == (None, None)
@@ -465,7 +465,7 @@ def test_nobody_charges_between_check_and_charge(
     elif what == "one charge":
         buy(ledger, one, "network")
     else:
-        with Transaction(ledger).reserved(0.5, 1e-5, "a work"):
+        with Transaction(ledger).reserve(0.5, 1e-5, "a work"):
             thread.join()
     thread.join()
     assert came == [False]
@@ -475,7 +475,7 @@ def test_nobody_charges_between_check_and_charge(
 def test_what_a_work_reserves_counts_until_it_ends_and_then_what_it_charged() -> None:
     ledger, small = Ledger(budget=Budget(1.0)), gaussian(0.05)
     work = Transaction(ledger)
-    with work.reserved(1.0, 1e-5, "a work"):
+    with work.reserve(1.0, 1e-5, "a work"):
         for _ in range(2):
             work.perform(Bought(small, "part"))  # the second is the first
         with pytest.raises(BudgetExceededError, match="1 started and not finished"):
@@ -496,7 +496,7 @@ def test_an_interrupted_work_keeps_what_it_reserved_if_it_can_go_on(kept: bool, 
     ledger = Ledger(budget=Budget(1.0))
     work = Transaction(ledger, kept=kept)
     for error, left_open in ((KeyboardInterrupt, open_), (ValueError, 0)):
-        with pytest.raises(error), work.reserved(1.0, 1e-5, "a work"):
+        with pytest.raises(error), work.reserve(1.0, 1e-5, "a work"):
             raise error
         assert len(ledger.book().opened) == left_open
 
@@ -532,7 +532,7 @@ def test_a_charge_looks_at_no_line_but_its_own_and_equal_ones_are_one(
 ) -> None:
     path = tmp_path / "people.jsonl"
     lines = ({"charge": gaussian(1e-3 * (1 + n % 7)).to_dict()} for n in range(3_000))
-    save(path, chained(Ledger().book().header, *lines))
+    save(path, whole_file(Ledger().book().header, *lines))
     ledger = Ledger(path)
     assert len(ledger.entries()) == 3_000
     linked = Mock(side_effect=chain.link)

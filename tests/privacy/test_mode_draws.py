@@ -22,7 +22,7 @@ from bdpvi.bayesian import guarantees, pricing
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.guarantees import BayesianDP, WorstCaseDP
 from bdpvi.bayesian.mode.influence import of_any_table
-from bdpvi.bayesian.mode.objective import LogPosterior, climbed
+from bdpvi.bayesian.mode.objective import LogPosterior, search_mode
 from bdpvi.bayesian.mode.rows import Weighted
 from bdpvi.datasets.dataset import People
 from bdpvi.datasets.records import Held
@@ -137,7 +137,7 @@ def gaussian_of(model: BayesianLogisticRegression, data: Dataset) -> Multivariat
     records = Weighted.of((data.x, data.y), model)
     n = records.z.shape[1]
     start = torch.zeros(n).double()
-    peak = climbed(LogPosterior(Held(records), len(data), model.precision(n), start), start)[-1]
+    peak = search_mode(LogPosterior(Held(records), len(data), model.precision(n), start), start)[-1]
     return MultivariateNormal(peak.point, peak.root @ peak.root.T)
 
 
@@ -282,7 +282,7 @@ def test_a_release_has_a_worst_case_beside_the_certificate(table: Dataset) -> No
 def test_what_is_charged_is_the_same_for_every_table(table: Dataset) -> None:
     far = Dataset(1e3 * table.x, torch.ones_like(table.y))
     tables = (table, table.without(5), far, logistic_data(900, 3, seed=4))
-    found = {pricing.priced(fitted(one), Charge(3, 2.0)) for one in tables}
+    found = {pricing.worst_case_events(fitted(one), Charge(3, 2.0)) for one in tables}
     assert len(found) == 1
 
 
@@ -333,7 +333,7 @@ def test_what_has_no_worst_case_says_why(
     table: Dataset, made: Callable[[Dataset], bdpvi.Fit], reason: str
 ) -> None:
     fit = made(table.of_people(People()))
-    assert pricing.priced(fit, Charge(1, 1.0)) is None
+    assert pricing.worst_case_events(fit, Charge(1, 1.0)) is None
     assert guarantees.by_default(fit).name != "worst-case DP"
     with pytest.raises(ValueError, match=reason):
         bdpvi.release(fit, epsilon=9.0, guarantee=WorstCaseDP())

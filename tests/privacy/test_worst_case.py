@@ -14,7 +14,7 @@ from published import RenyiAccountant
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bench.methods.moments import MomentsAccountant
@@ -141,10 +141,10 @@ def epsilon_of(*events: Event, delta: float = 1e-5) -> float:
     return found.epsilon
 
 
-def draws(largest: float | None = 0.04, count: int = 1, **options: object) -> PosteriorDraws:
+def draws(largest: float | None = 0.04, count: int = 1, **options: object) -> GuideDraws:
     pairs = GaussianPairs(torch.ones(3, 1), torch.full((3, 1), 0.01))
     panel = Panel("remove", torch.arange(3), pairs, largest)
-    return PosteriorDraws((panel,), count, **options)  # type: ignore[arg-type]
+    return GuideDraws((panel,), count, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("loss", [1e-3, 0.1, 1.0, 3.0, 10.0])

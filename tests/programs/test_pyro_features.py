@@ -63,7 +63,7 @@ NOT_BY_SVI = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_parameters_are_those_of_svi_to_1e_6(name: str) -> None:
-    how, why = features.compared(ROWS[name], steps=3)
+    how, why = features.compared(ROWS[name], steps=2)
     if how == features.NOT_BY_SVI:
         assert name in NOT_BY_SVI, why
     else:

@@ -239,11 +239,11 @@ def test_steps_are_within_their_price_for_the_ledger_that_is_charged() -> None:
     ledger.settle(unit="who", rows_per_unit=3)
     ledger.charge(Entry(kind="release", events=(SampledGaussian(noise_multiplier=30.0),)))
     plan = planned(prepared.route, model, 2, Before(ledger.book()), 1.0, 1e-5)
-    asked = (dict.fromkeys(plan.events, 1), {plan.drawn: 1})
+    asked = (dict.fromkeys(plan.events, 1), {plan.actual_event: 1})
     price, steps = (worst_case(for_unit(events, 3), 1e-5) for events in asked)
     assert price is not None
     assert steps is not None
-    assert plan.drawn.rate < 1
+    assert plan.actual_event.rate < 1
     assert steps.epsilon <= price.epsilon
 
 

@@ -46,7 +46,7 @@ def table(rows: int, columns: int, spread: float, seed: int = 0) -> tuple[Tensor
 
 def integrals(one: ObjectivePlan, i: float, spread: float, c: float) -> tuple[float, float, float]:
     """Return expectations of curvature, squared residual and logit times residual, by quad."""
-    k = one.drawn.residual
+    k = one.actual_event.residual
 
     def of(value: float, u: float, part: int) -> float:
         p, t = 1 / (1 + math.exp(-i - u)), 1 / (1 + math.exp(-i - c * u))
@@ -158,7 +158,7 @@ def test_release_has_the_factor_and_its_receipt_says_it() -> None:
     model = BayesianLogisticRegression.unweighted(intercept=True)
     route = bdpvi.regression.ObjectivePerturbation(rows=2_000)
     data, one, key = bdpvi.Dataset(x, y), settings(rows=2_000, columns=30), Key.of_seed(1)
-    drawn = route.suited(model, data, None).draw(model, data, one, key)
+    drawn = route.adapt(model, data, None).draw(model, data, one, key)
     minimum = perturbed_minima(one, data.x, data.y, key)[0]
     factor = slope_of(one, minimum)
     said = f"Weights, but the intercept's, were multiplied by {factor:g} after noise was added"

@@ -108,8 +108,8 @@ def test_expectations_are_those_of_simulated_rows(
     r = (p - (torch.rand(size, generator=generator, dtype=torch.float64) < p).double()).abs()
     length = math.sqrt(one.facts.squared)
     omega = min(1, one.clip / length, 1.5 * (one.clip / length) ** 2) * sum(weights) / 2
-    h = n * omega * v * float(torch.where(r < one.drawn.residual, r * (1 - r), 0.0).mean())
-    score = n * omega**2 * v * float(r.clamp(max=one.drawn.residual).square().mean())
+    h = n * omega * v * float(torch.where(r < one.actual_event.residual, r * (1 - r), 0.0).mean())
+    score = n * omega**2 * v * float(r.clamp(max=one.actual_event.residual).square().mean())
     intercept = float(w[-1]) if one.facts.intercept else 0.0
     found = noise_of(one, intercept, w[:d])
     assert found.kept == pytest.approx(h / (h + one.ridge), rel=0.01)
@@ -161,7 +161,7 @@ def test_release_has_the_shrunk_weights_and_its_receipt_says_so() -> None:
     dense = bdpvi.fit_private(model, bdpvi.Dataset(x, y), epsilon=1.0, route=route)
     assert sentence not in dense.receipt.about
 
-    suited = route.suited(model, data, None)
+    suited = route.adapt(model, data, None)
     one, key = settings(), Key.of_seed(1)
     drawn = suited.draw(model, data, one, key)
     minimum = perturbed_minima(one, data.x, data.y, key)[0]

@@ -21,10 +21,17 @@ from bdpvi.models.scores import ROBUST, Parts, ScoreParts
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.regression import score_release as noisy_scores
-from bdpvi.regression.score_posterior import NormalPrior, Round, closed_form, combined, sampled
+from bdpvi.regression.score_posterior import (
+    NormalPrior,
+    Round,
+    closed_form,
+    combined,
+    sampling_variance,
+)
 from bdpvi.regression.score_release import Measured, ScorePlan, measure
-from bdpvi.regression.score_rounds import SLACK, noisy, summed
+from bdpvi.regression.score_rounds import noisy, summed
 from bdpvi.regression.score_start import Joined
+from bdpvi.releases.exact_sums import SLACK
 
 FAMILIES: dict[str, ScoreParts] = {
     "logistic": LogisticScores(),
@@ -191,17 +198,17 @@ def test_the_sampling_variance_is_the_middle_where_it_exceeds_the_model_by_more_
     a = torch.tensor([[50.0, 8.0], [8.0, 30.0]], dtype=torch.float64)
     values, vectors = torch.linalg.eigh(a)
     more = torch.tensor([[40.0, 15.0], [15.0, 10.0]], dtype=torch.float64)
-    assert torch.allclose(sampled(a, vectors, a + more, 0.0), a + more)
-    assert torch.allclose(sampled(a, vectors, a / 2, 0.0), a)
-    assert torch.allclose(sampled(a, vectors, a + more, 1e3), a)
-    assert torch.allclose(sampled(a, vectors[:, :0], a + more, 0.0), a)
+    assert torch.allclose(sampling_variance(a, vectors, a + more, 0.0), a + more)
+    assert torch.allclose(sampling_variance(a, vectors, a / 2, 0.0), a)
+    assert torch.allclose(sampling_variance(a, vectors, a + more, 1e3), a)
+    assert torch.allclose(sampling_variance(a, vectors[:, :0], a + more, 0.0), a)
     g, sizes = generator(0), []
     for _ in range(4000):  # the expected square of noise alone, in units of a
         e = 3 * torch.randn(2, 2, generator=g, dtype=torch.float64)
         white = (vectors / values.sqrt()).T @ ((e + e.T) / 2) @ (vectors / values.sqrt())
         sizes.append(float(white.square().sum()))
     noise = float(np.mean(sizes))
-    made = sampled(a, vectors, 2 * a, 3.0)  # of an excess of 1, whose square is 2
+    made = sampling_variance(a, vectors, 2 * a, 3.0)  # of an excess of 1, whose square is 2
     assert torch.allclose(made, a * (2 - noise / 2), rtol=0.01)
 
 
@@ -222,7 +229,7 @@ def test_a_wrong_model_has_intervals_that_cover() -> None:
         prior = NormalPrior(0 * beta, torch.eye(3).double() / 25)
         made = measure(plan, Held((x, y)), prior, Key.of_seed(seed))
         for rounds, kept in ((made.rounds, inside), (_unaware(made.rounds), naive)):
-            found = closed_form(rounds, made.prior).turned(made.back)
+            found = closed_form(rounds, made.prior).rotate(made.back)
             sd = found.covariance.diagonal().sqrt()
             kept.append(((found.mean - beta) / sd).abs() < 1.96)
     assert float(torch.stack(inside).double().mean()) > 0.92
@@ -281,7 +288,7 @@ def test_blanks_that_are_left_out_count_as_the_mean() -> None:
         prior = NormalPrior(torch.zeros(3).double(), torch.eye(3).double() / 25)
         made = measure(plan, Held((x, y)), prior, Key.of_seed(seed), torch.tensor([-1, 0, -1]))
         found = made.of_features()
-        if not made.joined.known[1]:
+        if not made.joined.estimated_columns[1]:
             sd = found.covariance.diagonal().sqrt()
             misses.append(float((found.mean[0] - 1) / sd[0]))
             assert float(found.mean[1] / found.mean[0]) == pytest.approx(3, abs=1)
@@ -301,7 +308,7 @@ def test_a_record_that_is_set_aside_adds_nothing(name: str) -> None:
     there = x[:, 2] == 0
     sums = []
     for x_, y_ in ((x, y), (x[there], y[there])):
-        turned = noisy_scores._turned((x_, y_), columns, torch.eye(3).double())
+        turned = noisy_scores._standardise_records((x_, y_), columns, torch.eye(3).double())
         parts = FAMILIES[name].parts(*turned, 2.0, torch.ones(3).double() / 3, 1.5)
         parts = parts.robust(turned[0], 2.0)
         sums.append(summed(parts, turned[0]))

@@ -29,21 +29,13 @@ from bdpvi.privacy.perturbed_objective import PerturbedObjective, calibrate, del
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.worst_case import epsilon as epsilon_of
 from bdpvi.regression.objective import ObjectivePerturbation
-from bdpvi.regression.objective_plan import (
-    CONSTANT,
-    LAST,
-    Facts,
-    ObjectivePlan,
-    Rule,
-    Seldom,
-    magnitude,
-    plan,
-)
+from bdpvi.regression.objective_plan import CONSTANT, LAST, Facts, ObjectivePlan, Rule, Seldom, plan
 from bdpvi.regression.perturbed_objective import (
     Signed,
     SummedObjective,
     perturbed_minima,
 )
+from bdpvi.releases.row_counts import magnitude
 
 DELTA = 1e-5
 TABLE = logistic_data(300, 3)
@@ -232,7 +224,7 @@ def test_rounding_is_bounded() -> None:
         exact = -(weights * exact) @ signed + np.longdouble(one.ridge) * (
             w.numpy().astype(np.longdouble) - np.array([0, 0, 0, math.log(1.5) / 2])
         )
-        exact += np.longdouble(one.held) * apart * (apart @ w.numpy().astype(np.longdouble))
+        exact += np.longdouble(one.extra_ridge) * apart * (apart @ w.numpy().astype(np.longdouble))
         error = float(np.linalg.norm((objective.gradient(w).numpy() - exact).astype(float)))
         assert error < objective.rounding(w) < 1e-8
 

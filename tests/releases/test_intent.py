@@ -9,7 +9,7 @@ import flat
 import pandas as pd
 import pytest
 
-from bdpvi.releases.intent import NAME, begun, output_of, read
+from bdpvi.releases.intent import NAME, begin_work, output_of, read
 
 FRAME = pd.DataFrame({"age": range(20, 30), "sick": ["no", "yes"] * 5})
 
@@ -42,21 +42,21 @@ def test_a_key_meets_no_other_table_price_or_options(
     """The difference of two outputs with one noise would show what it hides."""
     file = tmp_path / "work" / NAME
     file.parent.mkdir()
-    work = begun(file, **asked())
-    assert work.secret != begun(tmp_path / "other.json", alone=False, **asked()).secret
+    work = begin_work(file, **asked())
+    assert work.secret != begin_work(tmp_path / "other.json", alone=False, **asked()).secret
     for state in ("begun", "made"):
         with pytest.raises(ValueError, match=f"was begun with (another|other) {name}"):
-            begun(file, **asked(**changed))
-        again = begun(file, **asked())
+            begin_work(file, **asked(**changed))
+        again = begin_work(file, **asked())
         if state == "begun":
             assert again == work
             assert work.output(lambda: b"it") == b"it"
     # Once the output is on the disk there is no key any more, and the output is not made again.
     assert work.secret.secret not in file.read_bytes()
     assert work.secret.secret.hex() not in file.read_text()
-    assert begun(file, **asked()).output(lambda: b"another") == b"it"
+    assert begin_work(file, **asked()).output(lambda: b"another") == b"it"
     with pytest.raises(ValueError, match="32 bytes"):
-        begun(file, **asked()).secret  # noqa: B018
+        begin_work(file, **asked()).secret  # noqa: B018
 
 
 def test_a_secret_is_erased_before_anything_is_published_and_not_before_it_is_kept(
@@ -67,17 +67,17 @@ def test_a_secret_is_erased_before_anything_is_published_and_not_before_it_is_ke
     def interrupted() -> bytes:
         raise KeyboardInterrupt
 
-    work = begun(file, **asked())
+    work = begin_work(file, **asked())
     with pytest.raises(KeyboardInterrupt):
         work.output(interrupted)
-    assert begun(file, **asked()).secret == work.secret
+    assert begin_work(file, **asked()).secret == work.secret
     output_of(file).write_bytes(b"it")  # and then it was interrupted
-    assert begun(file, **asked()).output(interrupted) == b"it"
+    assert begin_work(file, **asked()).output(interrupted) == b"it"
     assert read(file).key == b""
 
 
 def test_a_folder_of_something_else_is_not_begun_with(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").touch()
     with pytest.raises(ValueError, match=r"holds mine\.txt; choose another"):
-        begun(tmp_path / NAME, **asked())
+        begin_work(tmp_path / NAME, **asked())
     assert [one.name for one in tmp_path.iterdir()] == ["mine.txt"]

@@ -236,7 +236,7 @@ def test_bounds_are_those_of_nearly_all_numbers_and_round() -> None:
     assert 0.0005 < beyond < 0.03
     assert float(f"{pay.high:.3g}") == pay.high
     assert domains["ward"].levels == ("eyes", "heart", "surgery")
-    assert not made(frame, seed=0).schema.marked
+    assert not made(frame, seed=0).schema.from_rows
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import intent
 from bdpvi.synthesis import load
 
-# Of bought bounds it depends on noise how much is beyond.
+# For estimated bounds it depends on noise how much is beyond.
 pytestmark = pytest.mark.filterwarnings("ignore:column .* clamped:UserWarning")
 
 
@@ -131,7 +131,7 @@ def test_without_a_schema_constants_are_bought_under_the_same_epsilon(
     assert {one.name for one in secret.iterdir()} - {".lock"} == {*KEPT, *REPORT}
     assert intent.read(secret / "intent.json").key == b""  # nothing takes the noise off
     schema = load(shared / "synthetic.json").schema
-    assert not schema.marked
+    assert not schema.from_rows
     # The ledger's budget is ε of the first release: a second one is over it, and leaves nothing.
     capsys.readouterr()
     again = [*options, "--data", people, "--out", folder / "again"]

@@ -23,12 +23,12 @@ SCHEMA = Schema({"age": AGE, "sex": SEX, "pay": ColumnType(low=-1e4, high=1.1e5)
 def test_cells_have_codes_whatever_they_hold() -> None:
     ages, said = grid.encode(AGE, pd.Series(["-3", "0", "110", "1e9", "", "?", "old"]))
     assert ages.tolist() == [0, 0, 110, 110, 111, 111, 112]
-    assert grid.said(said) == (
+    assert grid.words_of_unfit(said) == (
         "2 values out of range and clamped, more than 5 %: are the bounds right?; 1 value no number"
     )
     sexes, said = grid.encode(SEX, pd.Series(["F", " M", None, "X", 7], dtype=object))
     assert sexes.tolist() == [0, 1, 2, 3, 3]
-    assert grid.said(said) == "2 values no level, such as '7'"
+    assert grid.words_of_unfit(said) == "2 values no level, such as '7'"
 
 
 def test_numbers_have_the_codes_of_their_texts() -> None:
@@ -177,4 +177,4 @@ def test_a_mark_without_levels_or_bounds_says_nothing(tmp_path: Path) -> None:
     entry = {"kind": "code", "origin": "rows"}
     content = {"source": "law", "columns": {"a": entry, "b": [0, 1]}}
     (tmp_path / "s.json").write_text(json.dumps(content), encoding="utf-8")
-    assert Schema.load(tmp_path / "s.json").marked == ()
+    assert Schema.load(tmp_path / "s.json").from_rows == ()

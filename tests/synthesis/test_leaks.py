@@ -18,7 +18,7 @@ from bdpvi.datasets import ColumnType, Schema
 from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
 from bdpvi.synthesis import Counts, Synthetic
-from bdpvi.synthesis.order import counted
+from bdpvi.synthesis.order import rows_to_count
 
 LUCK, VISITS = 1e-6, [*range(250)] * 2
 SCHEMA = Schema(
@@ -115,7 +115,7 @@ def test_which_rows_of_a_person_are_used_is_a_secret_coin() -> None:
     used: list[int] = []
     for seed in range(400):
         with pytest.warns(UserWarning, match="3 rows left out"):
-            kept = counted(frame, settings, Key.of_seed(seed), True)
+            kept = rows_to_count(frame, settings, Key.of_seed(seed), True)
         assert sorted(kept["who"]) == ["ada", "ada", "bob", "bob"]
         used += kept["row"][kept["who"] == "ada"].tolist()
     assert chisquare(np.bincount(used, minlength=5)).pvalue > LUCK

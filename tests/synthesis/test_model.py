@@ -15,7 +15,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.synthesis import counts
 from bdpvi.synthesis.counts import Counts, MeasurementPlan, NoisyCounts, count, merged
 from bdpvi.synthesis.margins import by_pairs, margins, projected, raked, shrunk_cells, shrunk_values
-from bdpvi.synthesis.network import drawn, network
+from bdpvi.synthesis.network import draw_categories, network
 
 NOISELESS = 1e6
 """A distance at which nearly all noise rounds to 0."""
@@ -139,7 +139,7 @@ def test_draws_have_the_probabilities_of_their_rows() -> None:
     table = np.random.default_rng(4).dirichlet(np.ones(5), size=3)
     table[1, [0, 4]] = 0.0
     rows = np.repeat(np.arange(3), 200_000)
-    found = drawn(table, rows, np.random.default_rng(5))
+    found = draw_categories(table, rows, np.random.default_rng(5))
     for one in range(3):
         shares = np.bincount(found[rows == one], minlength=5) / 200_000
         expected = table[one] / table[one].sum()
@@ -170,7 +170,7 @@ def known_network(rows: int) -> np.ndarray:
     codes = [random.integers(0, 3, rows)]
     for before, size in ((3, 2), (2, 4), (4, 2), (2, 3)):
         table = random.dirichlet(np.full(size, 0.7), size=before)
-        codes.append(drawn(table, codes[-1], random))
+        codes.append(draw_categories(table, codes[-1], random))
     return np.stack(codes, axis=1)
 
 

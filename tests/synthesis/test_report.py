@@ -20,7 +20,7 @@ from scipy.optimize import linprog
 from typer.testing import CliRunner
 
 from bdpvi.cli import app
-from bdpvi.commands.quality import kept_out
+from bdpvi.commands.quality import hold_out
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.cost import Bound, Kind
@@ -135,16 +135,16 @@ def test_copies_beyond_chance(
 
 def test_who_is_kept_out_depends_on_no_other_row() -> None:
     frame, key = people(4000, 0), Key.of_seed(0)
-    train, held_out = kept_out(frame, 0.1, key, "row")
+    train, held_out = hold_out(frame, 0.1, key, "row")
     assert sorted([*train.index, *held_out.index]) == [*range(4000)]
     assert abs(len(held_out) - 400) < 4 * math.sqrt(4000 * 0.1 * 0.9)
-    less, _ = kept_out(frame[:-1], 0.1, key, "row")
+    less, _ = hold_out(frame[:-1], 0.1, key, "row")
     assert less.index.tolist() == [at for at in train.index if at < 3999]
     frame["who"] = np.arange(4000) % 500
-    train, held_out = kept_out(frame, 0.1, key, "who")
+    train, held_out = hold_out(frame, 0.1, key, "who")
     assert not set(train["who"]) & set(held_out["who"])
     without = frame[frame["who"] != 7]
-    less, _ = kept_out(without, 0.1, key, "who")
+    less, _ = hold_out(without, 0.1, key, "who")
     assert less.index.tolist() == [at for at in train.index if frame["who"][at] != 7]
 
 

@@ -99,7 +99,7 @@ def test_the_file_of_a_synthetic_table_is_its_schema(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(rows_text(made, rows))
     back = Table.of(tmp_path / "rows.csv").frame(text=True)
     np.testing.assert_array_equal(schema.encode(back)[0], made.schema.encode(rows)[0])
-    assert not any(map(grid.said, schema.encode(back)[1].values()))
+    assert not any(map(grid.words_of_unfit, schema.encode(back)[1].values()))
 
 
 def test_spellings_of_levels_that_were_not_found_do_no_harm() -> None:

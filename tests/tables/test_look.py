@@ -22,14 +22,14 @@ from bdpvi.datasets.guess import date_formats, numbers_in, seems, shapes, sign_o
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.types import ColumnType
 from bdpvi.tables import TableLook
-from bdpvi.tables.looking import seen
+from bdpvi.tables.looking import look_at_frame
 
 USUAL = (".", "")
 
 
 def looked(frame: pd.DataFrame, file: FileFormat | None = None, **asked: Any) -> TableLook:
     usual: dict[str, Any] = {"positive": "", "one_row_per_person": "unit" not in asked}
-    return seen(frame, flat.request(**{**usual, **asked}), file)
+    return look_at_frame(frame, flat.request(**{**usual, **asked}), file)
 
 
 def options(found: TableLook) -> list[str]:
@@ -264,7 +264,7 @@ def test_a_long_table_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.M
     with pytest.warns(PrivacyUtilityWarning, match="1 line left out"):
         whole = flat.look(tmp_path / "t", **given)
     assert (whole.first, whole.rows) == (0, rows)
-    seen_at_once = seen(texts, flat.request(**given))
+    seen_at_once = look_at_frame(texts, flat.request(**given))
     assert replace(whole, file=seen_at_once.file) == seen_at_once
 
     monkeypatch.setattr(tables, "MOST", 100)

@@ -63,7 +63,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first(ledger: Path) -> bdpvi.Release:
-    """A release of one table, whose constants were bought."""
+    """A release of one table, whose constants were estimated privately."""
     return private(ledger=ledger, budget=bdpvi.Budget(9.0))
 
 
@@ -228,7 +228,7 @@ def test_estimators_say_where_their_constants_are_from(
 ) -> None:
     table = patients()
     x, y = table[["age", "dose"]].to_numpy(), table["sick"].to_numpy()
-    if kind == "linear":  # its target's bounds are bought each time, and are no constants of X
+    if kind == "linear":  # its target's bounds are estimated each time, and are no constants of X
         made: Any = sklearn.PrivateLinearRegression(2.0, **given).fit(x, x.sum(axis=1))
     else:
         classes = ("no", "yes")

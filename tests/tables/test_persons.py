@@ -75,7 +75,7 @@ def test_a_file_is_not_read_before_it_is_said_whose_rows_they_are(
 def test_a_model_for_a_person_with_three_rows(
     visits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The default model, with the noise of a person; the columns are bought for them too."""
+    """The default model, with the noise of a person; the constants are estimated for them too."""
     unit = ("--unit", "patient_id", "--rows-per-unit", 3)
     assert run("private", "--data", visits, *COLUMNS, *NUMBERS, *unit, "--out", tmp_path / "a") == 0
     said = capsys.readouterr().out

@@ -23,7 +23,7 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import intent
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import encoded, scores
-from bdpvi.tables.scores import FEWEST, FOLDS, TURNS, Scores, previewed
+from bdpvi.tables.scores import FEWEST, FOLDS, TURNS, Scores, preview_scores
 from bdpvi.tables.work import Work
 
 READ = ", conditional on preprocessing bounds read from this table"
@@ -56,7 +56,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 BOUGHT = ["reserved", "constants", "constants", "release", "ended"]
-"""What a release charges whose constants are bought."""
+"""What a release charges whose constants are estimated privately."""
 
 
 def private(table: Path, out: Path, *more: object) -> int:
@@ -174,6 +174,7 @@ def test_exact_constants_are_asked_for_and_named_everywhere(
     assert Assumption.CONSTANTS_FROM_TABLE in release.receipt.bound.assumptions
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_bayesian_guarantee_needs_public_constants(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -254,7 +255,7 @@ def test_simulated_releases_hold_out_whole_persons_and_have_their_noise(monkeypa
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "drop": ("id",), "epsilon": 8.0}
     people: dict[str, Any] = {"unit": "who", "rows_per_unit": 2}
     work = flat.work(frame, progress=False, **people, **given)
-    release = work.released(Transaction(work.ledger, Key.of_seed(0)))
+    release = work.perform(Transaction(work.ledger, Key.of_seed(0)))
     held, lefts = [], []
     parts, encode = scores._parts, encoded.encode
 
@@ -268,7 +269,7 @@ def test_simulated_releases_hold_out_whole_persons_and_have_their_noise(monkeypa
 
     monkeypatch.setattr(scores, "_parts", watched)
     monkeypatch.setattr(scores, "encode", priced)
-    assert previewed(work, release, Key.of_seed(1), seconds=0.5) is not None
+    assert preview_scores(work, release, Key.of_seed(1), seconds=0.5) is not None
     persons = pd.Series(work.rows.first().persons)
     assert persons.value_counts().eq(2).mean() > 0.9  # but where a target is blank
     assert all(pd.Series(out).groupby(persons).nunique().eq(1).all() for out in held)
@@ -286,12 +287,12 @@ def previewable() -> tuple[Work, bdpvi.Release]:
     work = flat.work(
         patients(1500), target="sick", positive="yes", epsilon=2.0, drop=("id",), progress=False
     )
-    return work, work.released(Transaction(work.ledger, Key.of_seed(0)))
+    return work, work.perform(Transaction(work.ledger, Key.of_seed(0)))
 
 
 @pytest.fixture(scope="module")
 def whole(previewable: tuple[Work, bdpvi.Release]) -> Scores:
-    result = previewed(*previewable, Key.of_seed(1))
+    result = preview_scores(*previewable, Key.of_seed(1))
     assert result is not None
     return result
 
@@ -319,7 +320,7 @@ def test_previews_end_when_their_ranges_are_known(
         assert number < FOLDS * FEWEST or (error < 0.01) == enough
     monkeypatch.setattr(scores, "CLOSE", 0.0)
     monkeypatch.setattr(scores, "TURNS", FEWEST + 1)
-    every = previewed(*previewable, Key.of_seed(1))
+    every = preview_scores(*previewable, Key.of_seed(1))
     assert every is not None
     assert every.previews == FOLDS * (FEWEST + 1)
     assert "the maximum number" in str(every)
@@ -347,7 +348,7 @@ def test_previews_end_in_time_and_are_the_same_so_far(
 ) -> None:
     """A preview takes three seconds, by this clock, all of them in its last step."""
     time = slow(monkeypatch, "predictive_means", 3.0)
-    found = previewed(*previewable, Key.of_seed(1), seconds=seconds, clock=lambda: time[0])
+    found = preview_scores(*previewable, Key.of_seed(1), seconds=seconds, clock=lambda: time[0])
     assert found is not None
     assert found.previews == previews
     pd.testing.assert_frame_equal(found.values, whole.values.iloc[: len(found.values)])

@@ -229,8 +229,8 @@ def test_an_epsilon_that_drowns_everything_gives_the_declared_base_rate_and_says
 
 @pytest.mark.usefixtures("quick")
 def test_a_bayesian_guarantee_takes_draws_from_the_posterior() -> None:
-    data = logistic_data(4000, 3)
-    model, asked = BayesianLogisticRegression(), bdpvi.BayesianDP(rows=4000)
+    data = logistic_data(2000, 3)
+    model, asked = BayesianLogisticRegression(), bdpvi.BayesianDP(rows=2000)
     ledger = bdpvi.Ledger()
     release = fit_private(model, data, epsilon=1.0, guarantee=asked, ledger=ledger)
     assert release.cost.bayesian is not None
@@ -248,5 +248,5 @@ def test_a_bayesian_guarantee_takes_draws_from_the_posterior() -> None:
             data,
             epsilon=1.0,
             guarantee=asked,
-            route=ObjectivePerturbation(rows=4000),
+            route=ObjectivePerturbation(rows=2000),
         )

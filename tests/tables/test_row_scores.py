@@ -49,7 +49,7 @@ def work_of(folder: Path, **more: Any) -> Work:
 
 def test_sums_over_blocks_are_the_scores_of_the_table(tmp_path: Path) -> None:
     work = work_of(tmp_path, draws=3)
-    release = work.released(Transaction(work.ledger, Key.of_seed(0)))
+    release = work.perform(Transaction(work.ledger, Key.of_seed(0)))
     found = RowScores.of(work, release)
     assert found is not None
     rows = table()[lambda frame: frame["sick"] != ""]
@@ -73,7 +73,7 @@ def test_sums_over_blocks_are_the_scores_of_the_table(tmp_path: Path) -> None:
 
 def test_a_release_worse_than_the_base_rate_is_said(tmp_path: Path) -> None:
     work = work_of(tmp_path)
-    release = work.released(Transaction(work.ledger, Key.of_seed(0)))
+    release = work.perform(Transaction(work.ledger, Key.of_seed(0)))
     bad = replace(release, latents={"w": -release.latents["w"]})
     found = RowScores.of(work, bad)
     assert "new rows is no better than the base rate" in str(found)
@@ -84,7 +84,7 @@ def test_numbers_have_no_scores(tmp_path: Path) -> None:
     public = constants_of({"source": "By law.", "age": [18, 98]})
     given = {"target": "dose", "positive": None, "model": model, "drop": ("sick",)}
     work = work_of(tmp_path, **given, constants=public)
-    release = work.released(Transaction(work.ledger, Key.of_seed(0)))
+    release = work.perform(Transaction(work.ledger, Key.of_seed(0)))
     assert RowScores.of(work, release) is None
 
 

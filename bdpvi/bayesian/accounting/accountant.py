@@ -119,7 +119,7 @@ class Account(Charges):
         """Return :func:`cost_of` these events."""
         validate.probability("delta", delta)
         worst = self.worst_case(delta)
-        if self.sample_size == 0 and (worst is not None or not self.drawn):
+        if self.sample_size == 0 and (worst is not None or not self.only_draws):
             return Cost(worst_case=worst)
         relation = relation_of(name.split()[0] for name in self.directions)
         found = self._estimated(delta, worst)
@@ -162,7 +162,7 @@ class Account(Charges):
 
         None if nothing bounds a record's influence, or events have several types.
         """
-        if self._known is None:
+        if self._record_losses is None:
             return None
         return worst_case.epsilon([one for e, n in self.events for one in e.times(n)], delta)
 
@@ -188,7 +188,7 @@ class Account(Charges):
             raise ValueError("epsilon has no δ on a training path: ask for the worst case")
         validate.non_negative("epsilon", epsilon)
         validate.probability("near", near)
-        if not (self.bets and self.drawn):  # of draws a range is enough
+        if not (self.bets and self.only_draws):  # of draws a range is enough
             self.need_panel()
         gamma, estimates = self.gamma(near), self._estimates
         beta = split_delta(near, gamma, estimates)
@@ -214,7 +214,7 @@ class Account(Charges):
             failure_probability: γ of the certified quantile.
         """
         own, price = self.own_price(delta)
-        counted = self.counted(*self.directions[::2])
+        counted = self.record_counts(*self.directions[::2])
         return exposure_of(own, price, delta, failure_probability, self.path, **counted)
 
     @on_host
@@ -234,7 +234,9 @@ class Account(Charges):
         """
         validate.probability("delta", delta)
         self.need_panel()
-        price = self._known.own_price(self.directions, delta) if self._known else None
+        price = (
+            self._record_losses.own_price(self.directions, delta) if self._record_losses else None
+        )
         if price is not None:
             return price
         each = [self._own_epsilon(name, delta) for name in self.directions]
@@ -247,20 +249,20 @@ class Account(Charges):
         It is at most the cost of the most costly conceivable record, if that is known.
         """
         gamma = self.accounting.failure_probability or SMALL
-        result = self.estimator(self.each(direction, order), gamma, **self.counted(direction))
-        largest = self._known.largest_cost(order) if self._known else None
+        result = self.estimator(self.each(direction, order), gamma, **self.record_counts(direction))
+        largest = self._record_losses.largest_cost(order) if self._record_losses else None
         if largest is None:
             return result
         return replace(result, log_bound=result.log_bound.minimum(largest))
 
     def deltas(self, direction: str, beta: float) -> Deltas:
         """Return every record's own δ as a function of ε."""
-        if self._known is None:
+        if self._record_losses is None:
             raise ValueError(
                 "conversion='hockey-stick' needs draws from Gaussian guides, or whole runs of "
                 "SampledGaussian, and not both"
             )
-        return self._known.deltas(direction, beta)
+        return self._record_losses.deltas(direction, beta)
 
     def _own_epsilon(self, direction: str, delta: float) -> Tensor:
         """Return each record's own ε, (m,)."""
@@ -273,7 +275,7 @@ class Account(Charges):
         return best
 
     @cached_property
-    def _known(self) -> Losses | None:
+    def _record_losses(self) -> Losses | None:
         """The losses of each record over all events, if these have one type."""
         return losses.of(self.events)
 
@@ -282,12 +284,12 @@ class Account(Charges):
         """Whether the conversion is "hockey-stick"."""
         if self.accounting.conversion is not None or self.accounting.only_reliable:
             return self.accounting.conversion == HOCKEY_STICK
-        return self._known is not None
+        return self._record_losses is not None
 
     @property
     def bets(self) -> bool:
         """Whether betting bounds the means."""
-        return self._by_sticks and self._known is not None and self._known.ranged
+        return self._by_sticks and self._record_losses is not None and self._record_losses.ranged
 
     @property
     def _rounding(self) -> float:

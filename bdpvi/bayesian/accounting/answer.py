@@ -273,17 +273,17 @@ def _settle(
         relation=relation_of(name.split()[0] for name in directions),
         reliable=trusted,
         reason=reason,
-        assumptions=sampled(directions)
+        assumptions=sampling_assumptions(directions)
         + (() if estimate.distribution_free else (Assumption.STUDENT_T,)),
         rounding=rounding,
         evidence=evidence,
     )
 
 
-def sampled(directions: Iterable[str]) -> tuple[Assumption, ...]:
+def sampling_assumptions(directions: Iterable[str]) -> tuple[Assumption, ...]:
     """Return the assumption that reference records represent the population.
 
-    >>> [one.name for one in sampled(["add D‖D′"])]
+    >>> [one.name for one in sampling_assumptions(["add D‖D′"])]
     ['PANEL_REPRESENTS_POPULATION']
     """
     own = (Assumption.LEAVE_ONE_OUT,) * any(name.startswith("remove") for name in directions)

@@ -73,7 +73,7 @@ class Charges:
         return tuple(one for one in Assumption if one in found)
 
     @property
-    def drawn(self) -> bool:
+    def only_draws(self) -> bool:
         """Whether all are draws, for which a bound on any record's cost is enough."""
         return all(event.losses == "pairs" for event, _ in self.events)
 
@@ -85,7 +85,7 @@ class Charges:
     @property
     def reference_records(self) -> int:
         """Records in the smallest panel, each level of a panel with counts as often as it has."""
-        counts = (self.counted(name).get("counts") for name in self.directions)
+        counts = (self.record_counts(name).get("counts") for name in self.directions)
         return min(self.sample_size if count is None else int(count.sum()) for count in counts)
 
     @property
@@ -114,7 +114,7 @@ class Charges:
         assert total is not None
         return total
 
-    def counted(self, *directions: str) -> Mapping[str, Tensor]:
+    def record_counts(self, *directions: str) -> Mapping[str, Tensor]:
         """Return how many records share each cost, if not one: ``{"counts": (m,)}``."""
         panels = [self.events[-1][0].panel(name) for name in directions]
         each = [

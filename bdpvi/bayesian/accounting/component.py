@@ -17,7 +17,7 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Scope
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.answer import nothing
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.every_group import every_group, shares_of, with_groups
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
@@ -76,7 +76,7 @@ class BayesianAccountant:
         self.kind = validate.choice("kind", kind, KINDS)
         self.accounting = accounting or Accounting()
         self._ids: Tensor | None = None
-        self._draws: list[PosteriorDraws] = []
+        self._draws: list[GuideDraws] = []
         self._runs: list[SampledGaussian] = []
 
     @on_host
@@ -110,11 +110,11 @@ class BayesianAccountant:
                 reference record's. Nothing is charged.
         """
         pairs = _pairs(guide, neighbours)
-        known = self._known(len(pairs), ids)
+        known = self._check_ids(len(pairs), ids)
         if influence is not None:
             _check_influence(influence, pairs, self.kind)
         panel = Panel(self.kind, known, pairs, influence=influence)
-        self._draws.append(PosteriorDraws((panel,), draws, temperature))
+        self._draws.append(GuideDraws((panel,), draws, temperature))
         self._ids = known
 
     @on_host
@@ -148,9 +148,9 @@ class BayesianAccountant:
         if isinstance(norms, NormCounts):
             if steps not in (1, norms.steps):
                 raise ValueError(f"steps={steps}, but norms has {several(norms.steps, 'step')}")
-            counts, known = norms, self._known(len(norms.ids), norms.ids)
+            counts, known = norms, self._check_ids(len(norms.ids), norms.ids)
         else:
-            known = self._known(len(norms), ids)
+            known = self._check_ids(len(norms), ids)
             counts = NormCounts.none(known, scope=Scope(scope)).add(norms, steps)
         run = SampledGaussian(
             noise_multiplier=noise_multiplier, rate=rate, steps=counts.steps, norms=counts
@@ -206,7 +206,7 @@ class BayesianAccountant:
         Raises:
             ValueError: as :meth:`cost`; or if ε belongs to a training path, or is not reliable.
         """
-        return self._relied_on(delta).epsilon
+        return self._reliable_bound(delta).epsilon
 
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
         """Return δ of the Bayesian guarantee at ``epsilon``, which is not a worst-case δ.
@@ -223,7 +223,7 @@ class BayesianAccountant:
             return 0.0
         result = self.account.get_delta(epsilon, near=near)
         if result < 1:
-            self._relied_on(result)
+            self._reliable_bound(result)
         return result
 
     def state_dict(self) -> dict[str, Any]:
@@ -270,13 +270,13 @@ class BayesianAccountant:
             panel = Panel(
                 self.kind, state["ids"], GaussianPairs(one["r"], one["b2"]), influence=influence
             )
-            made._draws.append(PosteriorDraws((panel,), one["draws"], one["temperature"]))
+            made._draws.append(GuideDraws((panel,), one["draws"], one["temperature"]))
         for one in state["steps"]:
             counts = NormCounts(state["ids"], one["counts"], one["levels"], Scope(one["scope"]))
             made.step(one["noise_multiplier"], one["rate"], counts)
         self._ids, self._draws, self._runs = state["ids"], made._draws, made._runs
 
-    def _known(self, records: int, ids: Tensor | Sequence[int] | None) -> Tensor:
+    def _check_ids(self, records: int, ids: Tensor | Sequence[int] | None) -> Tensor:
         """Return the record ids of a charge, which all charges have to share."""
         if ids is None and self._ids is None:
             return torch.arange(records)
@@ -295,7 +295,7 @@ class BayesianAccountant:
             )
         return given
 
-    def _relied_on(self, delta: float) -> Bound:
+    def _reliable_bound(self, delta: float) -> Bound:
         """Return the Bayesian bound, if it is reliable."""
         cost = self.cost(delta)
         if (result := cost.bayesian) is None:

@@ -16,7 +16,7 @@ from bdpvi.privacy.event import WITH, WITHOUT, Event
 
 
 @dataclass(frozen=True, eq=False)
-class PosteriorDraws(Event):
+class GuideDraws(Event):
     """Samples drawn from N(μ, τΣ), the guide at a temperature.
 
     Attributes:
@@ -80,7 +80,7 @@ class PosteriorDraws(Event):
         >>> import torch
         >>> pairs = GaussianPairs(r=torch.ones(3, 2), b2=torch.full((3, 2), 0.01))
         >>> panel = Panel("add", torch.arange(3), pairs)
-        >>> made = PosteriorDraws((panel,), draws=2, temperature=4.0)
+        >>> made = GuideDraws((panel,), draws=2, temperature=4.0)
         >>> made.cost("add D‖D′", torch.tensor([3.0])).numpy().round(4)
         array([[0.06, 0.06, 0.06]])
         """

@@ -70,13 +70,13 @@ def every_group(
         ValueError: if no bound on a conceivable record's cost is known, there are fewer reference
             records than a share requires, or there is no ε at ``delta``.
 
-    >>> from bdpvi.bayesian.accounting.draws import PosteriorDraws
+    >>> from bdpvi.bayesian.accounting.draws import GuideDraws
     >>> from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
     >>> from bdpvi.bayesian.accounting.panel import Panel
     >>> b2 = torch.full((5000, 1), 1e-4, dtype=torch.float64)
     >>> b2[::20] = 4e-3
     >>> panel = Panel("add", torch.arange(5000), GaussianPairs(torch.ones_like(b2), b2), 1e-2)
-    >>> account = Account([PosteriorDraws((panel,))])
+    >>> account = Account([GuideDraws((panel,))])
     >>> [round(one.epsilon, 3) for one in every_group([account], 1e-4, [1.0, 0.1, 0.05])]
     [0.108, 0.179, 0.201]
     """
@@ -85,7 +85,7 @@ def every_group(
         account.need_panel()
         if not account.bets or account.path:
             raise ValueError(
-                f"for_groups_of={_said(shares)}: a bound for every group needs a bound on the cost "
+                f"for_groups_of={_text(shares)}: a bound for every group needs a bound on the cost "
                 "of any conceivable record, as draws from guides.Laplace of a bounded regression "
                 "have, and the conversion 'hockey-stick'"
             )
@@ -99,7 +99,7 @@ def every_group(
     @cache
     def parts(name: str, beta: float) -> list[Deltas]:
         return [
-            _remembered(account.deltas(name, beta))
+            _with_cache(account.deltas(name, beta))
             for account in accounts
             if name in account.directions
         ]
@@ -108,13 +108,13 @@ def every_group(
         each = gamma / len(levels(share))
 
         @cache
-        def found(beta: float) -> tuple[float, dict[str, MeanEstimate]]:
+        def solve_share(beta: float) -> tuple[float, dict[str, MeanEstimate]]:
             bounded = partial(group_bound, share=share, beta=beta, failure_probability=gamma)
             tests = {name: of_bound(parts(name, beta), beta, bounded) for name in directions}
             return bisected(tests, beta)
 
         def solve(direction: str, beta: float, _: float) -> Solution:
-            return Solution(found(beta)[0], None, found(beta)[1][direction])
+            return Solution(solve_share(beta)[0], None, solve_share(beta)[1][direction])
 
         estimates = round(TESTS * len(shares) * len(levels(share)))
         terms = AnswerTerms(accounts[0].orders, estimates, each, HOCKEY_STICK, betting.__name__)
@@ -238,11 +238,11 @@ def least_share(records: int, gamma: float) -> float:
     return float(betting(none, gamma, 0.0, -math.inf, counts=often).log_bound.exp())
 
 
-def _remembered(one: Deltas) -> Deltas:
+def _with_cache(one: Deltas) -> Deltas:
     keep = lru_cache(maxsize=_KEPT)
     bound = one.bound and keep(one.bound)
     return replace(one, at=keep(one.at), bound=bound, guide=one.guide and keep(one.guide))
 
 
-def _said(shares: Sequence[float]) -> str:
+def _text(shares: Sequence[float]) -> str:
     return ", ".join(f"{share:g}" for share in shares)

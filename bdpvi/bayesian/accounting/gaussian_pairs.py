@@ -235,7 +235,7 @@ def summarise(p: Distribution, q: Distribution) -> GaussianPairs:
             [0.2500, 0.2500],
             [0.2500, 0.2500]], dtype=torch.float64)
     """
-    one, two = _checked("p", p), _checked("q", q)
+    one, two = _check_gaussians("p", p), _check_gaussians("q", q)
     if one.mean.shape[-1] != two.mean.shape[-1]:
         raise ValueError(f"q has dimension {two.mean.shape[-1]}, p has {one.mean.shape[-1]}")
     try:
@@ -342,7 +342,7 @@ def _(distribution: MultivariateNormal | LowRankMultivariateNormal) -> _Gaussian
     return _Gaussians(distribution.loc, distribution.scale_tril)
 
 
-def _checked(name: str, distribution: Distribution) -> _Gaussians:
+def _check_gaussians(name: str, distribution: Distribution) -> _Gaussians:
     try:
         gaussians = _gaussians(distribution)
     except ValueError as error:

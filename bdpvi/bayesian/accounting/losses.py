@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.privacy import conversions
 from bdpvi.privacy.conversions import EPSILONS, position
 from bdpvi.privacy.event import Event
@@ -23,7 +23,7 @@ from bdpvi.privacy.loss_distribution import deltas_on_grid, least_epsilons
 from bdpvi.privacy.sampled_moments import seen_coin_cost, subsampled_gaussian_cost
 from bdpvi.privacy.worst_case import epsilon as worst_case_of
 
-Draws = Sequence[tuple[PosteriorDraws, int]]
+Draws = Sequence[tuple[GuideDraws, int]]
 """Releases of the same records, and the number of times that each was charged."""
 Price = tuple[Tensor, Callable[[float], float]]
 """A number per record, (m,), and the increasing function that maps it to its ε."""

@@ -78,7 +78,7 @@ def _above(share: float) -> str:
     return f"{math.ceil(1e4 * share - 1e-9) / 100:g}"
 
 
-def told_apart(accounts: Sequence[Account]) -> Membership:
+def membership_of(accounts: Sequence[Account]) -> Membership:
     """Return how well anybody tells whether a record is in the table.
 
     Args:
@@ -88,12 +88,12 @@ def told_apart(accounts: Sequence[Account]) -> Membership:
         ValueError: if nothing bounds the cost of any conceivable record.
 
     >>> import torch
-    >>> from bdpvi.bayesian.accounting.draws import PosteriorDraws
+    >>> from bdpvi.bayesian.accounting.draws import GuideDraws
     >>> from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
     >>> from bdpvi.bayesian.accounting.panel import Panel
     >>> b2 = torch.full((5000, 1), 1e-4, dtype=torch.float64)
     >>> panel = Panel("add", torch.arange(5000), GaussianPairs(torch.ones_like(b2), b2), 1e-2)
-    >>> found = told_apart([Account([PosteriorDraws((panel,))])])
+    >>> found = membership_of([Account([GuideDraws((panel,))])])
     >>> round(found.accuracy, 4), round(found.anyone, 4)
     (0.5021, 0.5199)
     """

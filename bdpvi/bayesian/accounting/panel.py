@@ -78,7 +78,7 @@ class Panel:
         """The number of records."""
         return len(self.ids) if self.counts is None else int(self.counts.sum())
 
-    def marked(self, ids: Tensor, x: Tensor, y: Tensor) -> Panel:
+    def with_marks(self, ids: Tensor, x: Tensor, y: Tensor) -> Panel:
         """Return the panel with :attr:`marks` of its records, which are among the given ones.
 
         Args:
@@ -105,7 +105,7 @@ class Panel:
         )
 
     @classmethod
-    def counted(cls, kind: str, counts: Tensor, largest: float | None = None) -> Panel:
+    def of_counts(cls, kind: str, counts: Tensor, largest: float | None = None) -> Panel:
         """Return the panel with ``counts`` records on each of :data:`LEVELS` levels.
 
         For pairs with equal covariances, which one number Σb² describes. Rounding it up, by at most
@@ -113,7 +113,7 @@ class Panel:
         of records.
 
         >>> some = GaussianPairs(torch.ones(4, 1), torch.tensor([[1.0], [1.001], [0.5], [1.001]]))
-        >>> panel = Panel.counted("remove", on_levels(some.b2.sum(1)))
+        >>> panel = Panel.of_counts("remove", on_levels(some.b2.sum(1)))
         >>> panel.counts.tolist(), [round(float(b2), 5) for b2 in panel.pairs.b2]
         ([1, 1, 2], [0.5, 1.0, 1.00135])
         """

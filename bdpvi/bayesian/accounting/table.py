@@ -38,7 +38,7 @@ from bdpvi._ground.types import Relation
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.answer import implied
 from bdpvi.bayesian.accounting.charges import Charged
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.every_group import every_group
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
@@ -77,7 +77,7 @@ class ChargedDraws:
         for charge, count in self.charges.items():
             rounding = charge.draws * self.losses.roundings[charge.temperature]
             yield (
-                PosteriorDraws(panels, charge.draws, charge.temperature, rounding=rounding),
+                GuideDraws(panels, charge.draws, charge.temperature, rounding=rounding),
                 count,
             )
 
@@ -135,7 +135,7 @@ class TableCost:
             events = [event for fit, panels in group for event in fit.events(panels)]
             if variance:
                 joined = tuple(_constant(one, variance) for one in group[0][1])
-                events.append((PosteriorDraws(joined, rounding=rounding), 1))
+                events.append((GuideDraws(joined, rounding=rounding), 1))
             accounts.append(Account(events, accounting))
         return cls(tuple(accounts), rest, why)
 
@@ -263,8 +263,8 @@ def _sorted(
     for name, drawn in by_fit.items():
         taus = {e.charge.temperature for e in drawn if e.charge}
         losses = own[name] if name in own else losses_of_fit(ledger, name, *taus)
-        bought = [e for e in entries if e.charge is None and e.events != ()]
-        if any(e.of == name or e.purchase in losses.purchases for e in bought):
+        estimates = [e for e in entries if e.charge is None and e.events != ()]
+        if any(e.of == name or e.purchase in losses.purchases for e in estimates):
             why = (
                 "its cost to each record depends on preprocessing bounds estimated privately from "
                 "this table"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.bayesian.accounting.answer import COARSER, sampled, why_none
+from bdpvi.bayesian.accounting.answer import COARSER, sampling_assumptions, why_none
 from bdpvi.bayesian.accounting.losses import Deltas
 from bdpvi.bayesian.accounting.quantiles import certified_rank
 from bdpvi.privacy.conversions import EPSILONS
@@ -40,12 +41,12 @@ def typical(account: Account, delta: float) -> Bound:
         ValueError: if the panel is too small, costs belong to a training path, or no ε of the grid
             is large enough.
 
-    >>> from bdpvi.bayesian.accounting.draws import PosteriorDraws
+    >>> from bdpvi.bayesian.accounting.draws import GuideDraws
     >>> from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
     >>> from bdpvi.bayesian.accounting.panel import Panel
     >>> b2 = torch.linspace(1e-3, 1e-2, 400, dtype=torch.float64)[:, None]
     >>> panel = Panel("add", torch.arange(400), GaussianPairs(torch.ones_like(b2), b2))
-    >>> print(typical(Account([PosteriorDraws((panel,))]), 1e-5))  # doctest: +ELLIPSIS
+    >>> print(typical(Account([GuideDraws((panel,))]), 1e-5))  # doctest: +ELLIPSIS
     typical-record DP: at least 99 % of the population have at most ε = 0.3... confidence 95 % ...
     """
     validate.probability("delta", delta)
@@ -65,13 +66,14 @@ def typical(account: Account, delta: float) -> Bound:
     share, each = share_of(min(sizes.values()), len(kinds))
     ranks = {kind: certified_rank(m, DOUBT / len(kinds), each) for kind, m in sizes.items()}
 
+    @cache
+    def worse(kind: str, epsilon: float) -> Tensor:
+        """Return the larger δ of a kind's directions, (m,)."""
+        return torch.stack([one.at(epsilon) for one in kinds[kind]]).amax(0)
+
     def enough(epsilon: float, rest: float) -> bool:
         """Return whether enough records of every kind have a δ of at most ``rest``."""
-        return all(
-            int(counts[kind][torch.stack([d.at(epsilon) for d in found]).amax(0) <= rest].sum())
-            >= ranks[kind]
-            for kind, found in kinds.items()
-        )
+        return all(int(counts[k][worse(k, epsilon) <= rest].sum()) >= ranks[k] for k in kinds)
 
     def solve(rest: float) -> float:
         grid = EPSILONS.tolist()
@@ -94,7 +96,7 @@ def typical(account: Account, delta: float) -> Bound:
         by="order statistics",
         relation=relation_of(kinds),
         unit=f"one {account.unit}",
-        assumptions=(*sampled(account.directions), *account.assumptions),
+        assumptions=(*sampling_assumptions(account.directions), *account.assumptions),
         rounding=rounding_delta(account.rounding, epsilon),
         share=share,
         confidence=1 - DOUBT,

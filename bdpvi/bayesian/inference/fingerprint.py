@@ -37,7 +37,7 @@ def identity(problem: Problem) -> dict[str, str]:
             f"{described(type(problem.guide))} from {described(problem.guide.initial(data.x))}, "
             f"released with {problem.guide.ridge}, {problem.guide.noise_scale}"
         )
-        model = f"{described(problem.model)} with {_tried(problem)}"
+        model = f"{described(problem.model)} with {_probe_densities(problem)}"
     return {
         "dtype": str(data.x.dtype),
         "device": data.x.device.type,
@@ -79,7 +79,7 @@ def described(value: Any) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
-def _tried(problem: Problem) -> str:
+def _probe_densities(problem: Problem) -> str:
     """Return the log-density of every site, to ten digits because processors round differently."""
     torch.default_generator.manual_seed(0)
     x, y = problem.data.x[:_PROBED], problem.data.y[:_PROBED]

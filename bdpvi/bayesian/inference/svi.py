@@ -91,7 +91,7 @@ class TrainingState(Protocol):
     def state(self) -> Any:
         """Return the last saved state, None if there is none."""
 
-    def reached(self, state: Callable[[], Any]) -> None:
+    def save_if_due(self, state: Callable[[], Any]) -> None:
         """Save the state if a save is due."""
 
 
@@ -154,7 +154,7 @@ def run_svi(
                 )
             decay(optim)
             if kept is not None:
-                kept.reached(lambda: _state(optim, losses, norms))
+                kept.save_if_due(lambda: _state(optim, losses, norms))
         trained = pyro.get_param_store()
         parameters = {name: trained[name].detach().clone() for name in problem.guide.constraints}
     return parameters, Convergence(-torch.tensor(losses), torch.tensor(norms))

@@ -125,13 +125,13 @@ class WeightedClasses(Weighed):
         bends = []
         row, column = indices(size, 2)
         for k in orders:
-            whole = _rooted(_whole(raw.pop(k), n, inner, k), root)
+            whole = _in_root_units(_whole(raw.pop(k), n, inner, k), root)
             index = indices(size, k - 2)
             at = (row[:, None], column[:, None], *(one[None] for one in index))
             bends.append(whole[at])
         return tuple(bends)
 
-    def _moved(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
+    def _moved_predictors(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
         """Return predictors at displacements (m, n), (m, N, K − 1)."""
         moves = (x @ root.T).view(len(x), self.z.shape[1], -1)
         return self.predictors(point) + self.z @ moves
@@ -139,7 +139,7 @@ class WeightedClasses(Weighed):
     def pulls(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
         """Return the records' part of the change of F′ at displacements (m, n)."""
         still = self.loss.score(self.predictors(point), self.y)
-        change = self.loss.score(self._moved(point, root, x), self.y) - still
+        change = self.loss.score(self._moved_predictors(point, root, x), self.y) - still
         scaled = self.weight.unsqueeze(1) * change
         return (self.z.T @ scaled).flatten(1) @ root
 
@@ -147,13 +147,13 @@ class WeightedClasses(Weighed):
         """Return the records' part of F″ at displacements (m, n), packed, (m, n(n + 1)/2)."""
         basis, n = self.loss.basis, self.z.shape[1]
         square, found, (row, column) = outer(self.z).T, [], indices(len(point), 2)
-        for b in self._moved(point, root, x):
+        for b in self._moved_predictors(point, root, x):
             second = moments(b, basis, 2) * self.weight.unsqueeze(1)
             bend = root.T @ _whole(square @ second, n, basis.shape[1], 2) @ root
             found.append(bend[row, column])
         return torch.stack(found)
 
-    def own(self, point: Tensor, root: Tensor, sign: float) -> OwnCurvature:
+    def own_curvature(self, point: Tensor, root: Tensor, sign: float) -> OwnCurvature:
         """Return the neighbours with one of the records each added (1) or removed (−1)."""
         u = torch.einsum("mn,njr->mjr", self.z, root.view(self.z.shape[1], -1, root.shape[1]))
         return _Own(u, self.predictors(point), sign * self.weight, self)
@@ -267,7 +267,7 @@ def _whole(packed: Tensor, rows: int, inner: int, degree: int) -> Tensor:
     return whole
 
 
-def _rooted(tensor: Tensor, root: Tensor) -> Tensor:
+def _in_root_units(tensor: Tensor, root: Tensor) -> Tensor:
     """Return a tensor with every index in units of the mode."""
     for _ in range(tensor.ndim):
         tensor = torch.tensordot(tensor, root, dims=([0], [0]))

@@ -29,7 +29,7 @@ from torch import Tensor
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.classes import Rows, part_of
 from bdpvi.bayesian.mode.objective import Peak
-from bdpvi.bayesian.mode.rows import TINY, Beyond, blocks, first, solved, width
+from bdpvi.bayesian.mode.rows import TINY, Beyond, blocks, first, solve_shifts, width
 from bdpvi.bayesian.optimum.packed import indices, monomials, positions, taylor_weights, unpack
 from bdpvi.datasets.records import Spread
 
@@ -77,7 +77,7 @@ class Moved:
         r, b2 = torch.empty(2, count, columns, dtype=torch.float64)
         return cls(r, b2, torch.full((count,), math.inf, dtype=torch.float64))
 
-    def put(self, at: Tensor | slice, some: Moved) -> None:
+    def write_at(self, at: Tensor | slice, some: Moved) -> None:
         """Write neighbours to these places."""
         self.r[at], self.b2[at], self.error[at] = some.r, some.b2, some.error
 
@@ -148,20 +148,20 @@ class Polynomial:
             todo[mine] = False
             for part in blocks(len(mine), width(n, 2) + width(n, degree) + len(self.near)):
                 at = mine[part]
-                moved.put(at, self._solved(records.select(at), sign, degree))
+                moved.write_at(at, self._solve(records.select(at), sign, degree))
         return moved
 
-    def _solved(self, records: Rows, sign: float, degree: int) -> Moved:
+    def _solve(self, records: Rows, sign: float, degree: int) -> Moved:
         """Return neighbours computed by the polynomial of a degree, with their error bounds."""
         n, place = len(self.point), (self.point, self.root, sign)
-        near, own = Beyond(self.near, self.point, self.root), records.own(*place)
-        shift, left = solved(records, place, lambda x: self.pull(x, degree) + near.pulls(x))
+        near, own = Beyond(self.near, self.point, self.root), records.own_curvature(*place)
+        shift, left = solve_shifts(records, place, lambda x: self.pull(x, degree) + near.pulls(x))
         bent = self.bend(shift, degree) + near.bends(shift) + own.bend(shift)
         length = torch.linalg.vector_norm(shift, dim=1)
         off = missing(self.longest * length, length, degree, n, self.near)
         if math.isfinite(self.near.loss.kink):
             off = off.where(length <= self.reach, math.inf)
-        return Moved.of(shift, bent, (off + left_over(left, self.longest, n)) / own.least)
+        return Moved.of(shift, bent, (off + remaining_error(left, self.longest, n)) / own.least)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,32 +227,35 @@ class ModeExpansion:
         moved, data = Moved.none(len(records), self.n), self.mode.posterior.records
         places = blocks(len(records), width(self.n, 2), _PIECE)
         pieces = [records.select(place) for place in places]
-        found: Iterator[Moved] = (_moved(piece, self.polynomial, sign) for piece in pieces)
+        found: Iterator[Moved] = (_neighbours_of(piece, self.polynomial, sign) for piece in pieces)
         if isinstance(data, Spread) and pieces:
             parts: Any = replace(data, parts=[*map(_Piece, pieces)], steps=(), ahead=8)
-            found = replace(parts, what="neighbours").each(_moved, self.polynomial, sign)
+            found = replace(parts, what="neighbours").each(_neighbours_of, self.polynomial, sign)
         for place, some in zip(places, found, strict=True):
-            moved.put(place, some)
+            moved.write_at(place, some)
         rough, count = (~(moved.error <= TINY)).nonzero()[:, 0], self.mode.posterior.count
         if len(rough) * count * width(self.n, 2) * records.cost > _WORK:
             rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
         for part in blocks(len(rough), count, _AT_ONCE):
-            moved.put(rough[part], self._pass(records.select(rough[part]), sign))
+            moved.write_at(rough[part], self._pass(records.select(rough[part]), sign))
         return replace(moved, error=moved.error.nan_to_num(1.0).clamp(max=1.0))
 
     def _pass(self, records: Rows, sign: float) -> Moved:
         """Return neighbours computed by passes over all records."""
         point, root, data = self.mode.point, self.mode.root, self.mode.posterior.records
-        own, prior = records.own(point, root, sign), self.mode.posterior.precision * root.T @ root
+        own, prior = (
+            records.own_curvature(point, root, sign),
+            self.mode.posterior.precision * root.T @ root,
+        )
 
         def pull(x: Tensor) -> Tensor:
             pulled: Tensor = data.sum(part_of, "pulls", point, root, x) + x @ prior
             return pulled
 
-        shift, left = solved(records, (point, root, sign), pull)
+        shift, left = solve_shifts(records, (point, root, sign), pull)
         row, column = indices(self.n, 2)
         bent = data.sum(part_of, "bends", point, root, shift) + prior[row, column]
-        error = left_over(left, self.mode.longest, self.n) / own.least
+        error = remaining_error(left, self.mode.longest, self.n) / own.least
         return Moved.of(shift, bent.T + own.bend(shift), error)
 
 
@@ -264,12 +267,12 @@ def missing(ht: Tensor, t: Tensor, degree: int, columns: int, rows: Rows) -> Ten
     return _variation(gradient, rows.norm(columns) * curvature, ht)
 
 
-def left_over(gradient: Tensor, longest: float, columns: int) -> Tensor:
+def remaining_error(gradient: Tensor, longest: float, columns: int) -> Tensor:
     """Return the total variation distance due to a remaining gradient in mode and curvature."""
     return 2 * gradient * (1 + longest * math.sqrt(columns))
 
 
-def _moved(part: Rows, polynomial: Polynomial, sign: float) -> Moved:
+def _neighbours_of(part: Rows, polynomial: Polynomial, sign: float) -> Moved:
     return polynomial.neighbours(part, sign)
 
 
@@ -281,7 +284,9 @@ def first_steps(mode: Peak, records: Rows, sign: float) -> Tensor:
 
 
 def _first_steps(point: Tensor, root: Tensor, records: Rows, sign: float) -> Tensor:
-    length: Tensor = torch.linalg.vector_norm(first(records.own(point, root, sign)), dim=1)
+    length: Tensor = torch.linalg.vector_norm(
+        first(records.own_curvature(point, root, sign)), dim=1
+    )
     return length
 
 

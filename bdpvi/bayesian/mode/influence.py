@@ -15,7 +15,7 @@ from bdpvi.bayesian.optimum.packed import unpack
 from bdpvi.models.family import Family
 from bdpvi.privacy.conceivable import Influence
 
-_ROOM, _WIDEST = 10 * EXACT, 4.0
+ROOM, _WIDEST = 10 * EXACT, 4.0
 """Addition to a record's pull as two fits end within :data:`EXACT` of their modes, and the largest
 spread it covers: F′ at one is EXACT in its own norm, at the other (e^s + a)^½ < 9 times."""
 
@@ -70,7 +70,7 @@ def _of_widest(
     norm = model.weighted_norm(n)
     pull = bound.score * norm * math.sqrt(widest)
     share = bound.curvature * norm * model.longest(n) * widest
-    found = of_any_record(longest, pull, share, columns, added=added, room=_ROOM)
+    found = of_any_record(longest, pull, share, columns, added=added, room=ROOM)
     return found and replace(found, stated=model.loss.stated)
 
 

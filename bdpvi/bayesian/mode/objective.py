@@ -133,7 +133,7 @@ def distance(longest: float, pull: float) -> float:
     return pull if longest == 0 else -math.log1p(-longest * pull) / longest
 
 
-def climbed(posterior: LogPosterior, start: Tensor, enough: float = 0.0) -> list[Peak]:
+def search_mode(posterior: LogPosterior, start: Tensor, enough: float = 0.0) -> list[Peak]:
     """Return the points of a search for the mode; the last is the mode to rounding.
 
     Args:

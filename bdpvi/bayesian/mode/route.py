@@ -18,7 +18,7 @@ from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated
 from bdpvi.bayesian.mode.classes import weigh
 from bdpvi.bayesian.mode.expansion import FAR, ModeExpansion, first_steps
 from bdpvi.bayesian.mode.influence import of_any_table, of_mode
-from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Peak, climbed
+from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Peak, search_mode
 from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.datasets.dataset import BlockData, Data, Dataset
@@ -106,7 +106,7 @@ class Mode(Neighbours):
             every: Data = data if self.table is None else self.table
             records = every.parts.map(weigh, model)
             posterior = LogPosterior(records, len(every), model.precision(n), centre)
-            path = _climbed(posterior, centre)
+            path = _search_mode(posterior, centre)
             peak = path[-1]
         if not peak.error <= EXACT:
             raise FloatingPointError(
@@ -118,7 +118,7 @@ class Mode(Neighbours):
             self._panel(model, peak, _rows(kind, every, problem.model)) for kind in kinds
         )
         factor = torch.linalg.cholesky(_covariance(peak, n, every_class))
-        parameters = {"loc": _lifted(peak.point, every_class), "scale_tril": factor}
+        parameters = {"loc": _weights_of_all(peak.point, every_class), "scale_tril": factor}
         return TrainedNeighbours(
             {name: value.to(data.x.device) for name, value in parameters.items()},
             Convergence.of((one.value, one.gradient_norm) for one in path),
@@ -144,19 +144,19 @@ class Mode(Neighbours):
         )
         if self.table is None:  # the caller has all records
             return panel
-        return panel.marked(rows.records.ids, rows.records.x, rows.records.y)
+        return panel.with_marks(rows.records.ids, rows.records.x, rows.records.y)
 
 
-def _climbed(posterior: LogPosterior, start: Tensor) -> list[Peak]:
+def _search_mode(posterior: LogPosterior, start: Tensor) -> list[Peak]:
     """Return the points of the search; of many blocks it starts at the mode of some of them."""
     records = posterior.records
     if not isinstance(records, Spread):
-        return climbed(posterior, start)
+        return search_mode(posterior, start)
     if records.blocks >= _THIN:
         some = records.thinned(_THIN)
         few = LogPosterior(some, posterior.count, posterior.precision / _THIN, posterior.centre)
-        start = climbed(few, start, enough=_ROUGH)[-1].point
-    return climbed(posterior, start, enough=_CLOSE)
+        start = search_mode(few, start, enough=_ROUGH)[-1].point
+    return search_mode(posterior, start, enough=_CLOSE)
 
 
 def _basis(model: Family) -> torch.Tensor:
@@ -166,7 +166,7 @@ def _basis(model: Family) -> torch.Tensor:
     return torch.ones(1, 1, dtype=torch.float64)
 
 
-def _lifted(point: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
+def _weights_of_all(point: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
     """Return the weights of all K predictors from those in the basis."""
     return (point.view(-1, basis.shape[1]) @ basis.T).flatten()
 

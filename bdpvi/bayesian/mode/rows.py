@@ -139,7 +139,7 @@ class Weighted(Weighed):
         _, bend = self.slopes(self.z @ point + x @ rows.T, 2)
         return (self.weight * bend) @ outer(rows)
 
-    def own(self, point: Tensor, root: Tensor, sign: float) -> OwnCurvature:
+    def own_curvature(self, point: Tensor, root: Tensor, sign: float) -> OwnCurvature:
         """Return the neighbours with one of the records each added (1) or removed (−1)."""
         return _Own(self.z @ root, self.z @ point, sign * self.weight, self)
 
@@ -170,7 +170,7 @@ def first(own: OwnCurvature) -> Tensor:
     return -own.step(own.pull(own.start))
 
 
-def solved(
+def solve_shifts(
     records: Any, place: tuple[Tensor, Tensor, float], pull: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Return the displacements (m, n), and norms of the remaining gradients, (m,).
@@ -182,10 +182,10 @@ def solved(
     """
 
     def problem(at: Tensor) -> Steps:
-        own = records.select(at).own(*place)
+        own = records.select(at).own_curvature(*place)
         return (lambda x: pull(x) + own.pull(x)), own.step
 
-    start = first(records.own(*place))
+    start = first(records.own_curvature(*place))
     return settle(problem, start, torch.full_like(start[:, 0], _SETTLED), 1)
 
 

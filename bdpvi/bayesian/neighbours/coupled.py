@@ -72,9 +72,9 @@ class Coupled(Neighbours):
         neighbours = [kind.rows(problem.data, problem.model) for kind in self.kinds]
         parts = self._parts(problem, neighbours)
         once = always if parts is None else parts.once
-        begun = None if parts is None else parts.begun("fit")
+        begun = None if parts is None else parts.unfinished_part("fit")
         with log.step("fit"):
-            fit = once("fit", partial(_fitted, problem, track, begun))
+            fit = once("fit", partial(_train_posterior, problem, track, begun))
         parameters = {
             name: fit[name].to(problem.data.x.device) for name in problem.guide.constraints
         }
@@ -82,7 +82,7 @@ class Coupled(Neighbours):
         panels = []
         for rows in neighbours:
             with log.step(f"neighbours ({rows.kind})"):
-                train = self._found if self.executor is None else self._by_workers
+                train = self._train_chunks if self.executor is None else self._by_workers
                 found = train(problem, rows, parameters, track, parts)
                 none = torch.empty(0, posterior.event_shape[0], dtype=torch.float64)
                 every = [{"ids": rows.records.ids[:0].cpu(), "r": none, "b2": none}, *found]
@@ -91,7 +91,7 @@ class Coupled(Neighbours):
         convergence = Convergence(fit["elbo"], fit["gradient_norm"])
         return TrainedNeighbours(parameters, convergence, tuple(panels))
 
-    def _found(
+    def _train_chunks(
         self,
         problem: Problem,
         rows: RowFits,
@@ -107,7 +107,7 @@ class Coupled(Neighbours):
             step = islice(ticks, steps)
             yield once(
                 chunk.name,
-                partial(_compared, chunk.rows, problem, parameters, partial(next, step)),
+                partial(_compare_rows, chunk.rows, problem, parameters, partial(next, step)),
             )
             deque(step, maxlen=0)  # the steps of a saved chunk
         deque(ticks, maxlen=0)  # asking for one more ends the bar
@@ -120,11 +120,11 @@ class Coupled(Neighbours):
         track: Track[Any],
         parts: Checkpoint | None,
     ) -> Iterator[dict[str, Tensor]]:
-        """Do :meth:`_found` in the executor."""
+        """Do :meth:`_train_chunks` in the executor."""
         once, chunks = always if parts is None else parts.once, self._chunks(rows)
         lacking = [c for c in chunks if parts is None or not parts.file(c.name).exists()]
         spread = Spread[RowFits](lacking, executor=self.executor, track=track, what=rows.kind)
-        made = spread.each(_compared, problem, parameters)
+        made = spread.each(_compare_rows, problem, parameters)
         for chunk in chunks:
             yield once(chunk.name, partial(next, made))
 
@@ -146,7 +146,9 @@ class Coupled(Neighbours):
         return Checkpoint(self.checkpoint, about)
 
 
-def _fitted(problem: Problem, track: Track[Any], begun: TrainingState | None) -> dict[str, Tensor]:
+def _train_posterior(
+    problem: Problem, track: Track[Any], begun: TrainingState | None
+) -> dict[str, Tensor]:
     parameters, convergence = run_svi(problem, track, kept=begun)
     return {**parameters, "elbo": convergence.elbo, "gradient_norm": convergence.gradient_norm}
 
@@ -163,7 +165,7 @@ class _Chunk:
         yield self.rows
 
 
-def _compared(
+def _compare_rows(
     rows: RowFits,
     problem: Problem,
     parameters: Mapping[str, Tensor],

@@ -111,7 +111,7 @@ class Terms:
         """Return the coefficient of each record's terms of this degree in the gradient, (p, n)."""
         return torch.cat([self.x * self.slopes[degree + 1], self.e * self.slopes[degree + 2]])
 
-    def added(self, z: Tensor, degree: int, far: Tensor) -> Tensor:
+    def gradient_change(self, z: Tensor, degree: int, far: Tensor) -> Tensor:
         """Return the change of the gradient of the records' terms from the fit to z, (p, k).
 
         Args:
@@ -196,7 +196,7 @@ class Moves:
         m, y, error = zip(*((b.m, b.y, b.error) for b in blocks), strict=True)
         return cls(torch.cat(m, 1), torch.cat(y, 1), torch.cat(error))
 
-    def put(self, columns: Tensor | slice, other: Moves) -> None:
+    def write_at(self, columns: Tensor | slice, other: Moves) -> None:
         """Set these columns to the displacements in ``other``."""
         self.m[:, columns], self.y[:, columns] = other.m, other.y
         self.error[columns] = other.error

@@ -51,10 +51,10 @@ class Records:
     @classmethod
     def of(cls, model: Family, data: Dataset) -> Records:
         """Return the records of ``data`` transformed by ``model``, in float64."""
-        return cls.seen(model, data.x.double(), data.y.double())
+        return cls.of_rows(model, data.x.double(), data.y.double())
 
     @classmethod
-    def seen(cls, model: Family, x: Tensor, y: Tensor) -> Records:
+    def of_rows(cls, model: Family, x: Tensor, y: Tensor) -> Records:
         """Return records transformed by ``model``: features (N, d), targets (N,)."""
         rows, y = model.terms(x, y)
         loss = model.loss or _LOGISTIC  # clipped scores have no loss of their own

@@ -45,7 +45,7 @@ from bdpvi.bayesian.optimum.displacements import NUMERICS, Moves, Terms, norm, n
 from bdpvi.bayesian.optimum.elbo import Point, Records, total
 from bdpvi.bayesian.optimum.newton import Steps, settle
 from bdpvi.bayesian.optimum.packed import monomials, taylor_weights, third_moments
-from bdpvi.bayesian.optimum.series import heat, left_out, left_out_of_sums
+from bdpvi.bayesian.optimum.series import heat, truncation_bound, truncation_bounds
 from bdpvi.bayesian.optimum.sizes import parameters_of, pays
 
 
@@ -192,7 +192,9 @@ class Expansion:
 
         def series(length: Tensor | float) -> tuple[Tensor, list[Tensor]]:
             moves = heat(length * (move + NUMERICS.ball), s, degree + 1)
-            return torch.stack(moves[:-1]), [left_out(moves[-1], s, degree, n) for n in (2, 3, 4)]
+            return torch.stack(moves[:-1]), [
+                truncation_bound(moves[-1], s, degree, n) for n in (2, 3, 4)
+            ]
 
         moves, beyond = series(self.longest)
         bends = moves.new_tensor(self.bends)
@@ -234,7 +236,9 @@ class Expansion:
             return falls, some.newton(self.inverse, sign)
 
         z, size = settle(problem, z, enough, 0)
-        return self._certified(z, size + self.missed(z) + self._own_left(z, own), own)
+        return self._certified(
+            z, size + self.truncation_error(z) + self._own_truncation_error(z, own), own
+        )
 
     def solve_all(self, neighbours: Terms, sign: float, track: Track[Any] = silent) -> Moves:
         """Do :meth:`solve` for any number of records."""
@@ -282,7 +286,7 @@ class Expansion:
         # The series are as long as the farthest column needs: one evaluation gives both numbers.
         data, left, far = self.exact(z, allowed)
         size = norms(self.fixed @ z - data - self._rest(z, own, sign, far)) + left
-        size = size + torch.where(far, 0, self._own_left(z, own))
+        size = size + torch.where(far, 0, self._own_truncation_error(z, own))
         moves = self._certified(z, size, own)
         return replace(moves, error=torch.minimum(moves.error, self._by_prior(z, size)))
 
@@ -309,12 +313,12 @@ class Expansion:
         far = self.gain * wide * (gradient + self.slack)
         return torch.where(s < 0.5, reach(far, wide), math.inf)
 
-    def _own_left(self, z: Tensor, own: Terms) -> Tensor:
+    def _own_truncation_error(self, z: Tensor, own: Terms) -> Tensor:
         """Bound the truncation error of the record's own series in the gradient."""
         d, degree, v = len(own.x), NUMERICS.series, own.curved
         length, size, s = norms(own.x), norms(own.e), math.sqrt(2) * norms(z[d:])
         terms = heat(length * norms(z[:d]), s, degree + 1)
-        return left_out_of_sums(terms, s, degree, length * v, size * v)
+        return truncation_bounds(terms, s, degree, length * v, size * v)
 
     def _rest(self, z: Tensor, own: Terms, sign: float, far: Tensor | None = None) -> Tensor:
         """Return G(z) without terms that depend on both z and the data; ``far`` as in exact()."""
@@ -345,19 +349,19 @@ class Expansion:
         d = len(self.coordinates.frame)
         return self.longest * norms(z[:d]), math.sqrt(2) * norms(z[d:])
 
-    def missed(self, z: Tensor) -> Tensor:
+    def truncation_error(self, z: Tensor) -> Tensor:
         """Bound the truncation error of the polynomial in the gradient.
 
         |a_j| = |x_jᵀm| and |s_j| = |2 e_jᵀy| are at most a and s. Every monomial of h_n has at
         least two factors, and Σ w a_j² ≤ a² α/max ‖x‖², where α is the largest eigenvalue of
         Σ w x xᵀ; likewise for s_j, and for a_j s_j by Cauchy and Schwarz. So the terms of degree n
         are at most ``sizes[n]`` times h_n(a, s), less than the sum of all w by about the factor d.
-        Higher degrees are bounded by :func:`~bdpvi.bayesian.optimum.series.left_out`.
+        Higher degrees are bounded by :func:`~bdpvi.bayesian.optimum.series.truncation_bound`.
         """
         a, s = self._farthest(z)
         degree = NUMERICS.bends
         terms = heat(a, s, degree + 1)
-        bound = left_out_of_sums(terms, s, degree, *self.totals)
+        bound = truncation_bounds(terms, s, degree, *self.totals)
         for n in range(max(self.tensors) + 1, degree + 1):
             bound += self.sizes[n] * terms[n]
         return bound
@@ -372,12 +376,12 @@ class Expansion:
         """
         a, s = self._farthest(z)
         for degree in range(5, NUMERICS.series + 1, 2):
-            left = left_out_of_sums(heat(a, s, degree + 1), s, degree, *self.totals)
+            left = truncation_bounds(heat(a, s, degree + 1), s, degree, *self.totals)
             far = ~(left <= allowed * norms(z)) & (s < 0.5)
             if not bool(far.any()):
                 break
         columns = far.nonzero()[:, 0]
         rows = max(64, NUMERICS.cells // 4 // max(1, z.shape[1]))
-        sums = each(lambda block: (block.added(z, degree, columns),), self._blocks(rows))
+        sums = each(lambda block: (block.gradient_change(z, degree, columns),), self._blocks(rows))
         (added,) = total(sums)
         return added, torch.where(far, 0, left), far

@@ -123,7 +123,7 @@ def pairs(
     return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
 
 
-def near(expansion: Expansion, moves: Moves) -> tuple[GaussianPairs, Tensor]:
+def pairs_with_errors(expansion: Expansion, moves: Moves) -> tuple[GaussianPairs, Tensor]:
     """Return a full-rank fit against every neighbour, and bounds on their distance from the truth.
 
     A Gaussian within e of another in (m, y), ‖δ‖² + ½‖E‖² ≤ e² where the mean is off by δ and the

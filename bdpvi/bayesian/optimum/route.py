@@ -114,7 +114,7 @@ class Optimum(Neighbours):
                 neighbour's proof. If :func:`largest` gives a bound, it suffices that the fit is
                 within :func:`room` of the optimum, and the bound replaces unproven neighbours.
         """
-        model, scale = _checked(problem)
+        model, scale = _check_problem(problem)
         with isolated(problem.data.x):
             some = problem.data.x.new_zeros(1, problem.data.x.shape[1])  # a table may be empty
             problem.guide.setup(some, some.new_zeros(1))
@@ -124,7 +124,7 @@ class Optimum(Neighbours):
         last = -float(model.departure(torch.zeros(weights, dtype=torch.float64))[-1])
         precision, allowed = model.precision(weights), room(model, weights)
         objective = Objective(source, precision, scale == "scale", last)
-        most, kept = largest(model, problem.guide, weights), self._kept(problem, neighbours)
+        most, kept = largest(model, problem.guide, weights), self._storage(problem, neighbours)
 
         certified = certifies(problem.model, problem.guide, weights)
 
@@ -133,7 +133,7 @@ class Optimum(Neighbours):
             return near or (certified and point.gradient_norm <= EXACT)
 
         with log.step("fit"):
-            point, convergence = self._climbed(problem, objective, enough, kept)
+            point, convergence = self._search_optimum(problem, objective, enough, kept)
         if most is not None and not enough(point):
             raise FloatingPointError(
                 f"the fit is only known to within {point.distance:.3g} of the optimum, more "
@@ -142,7 +142,7 @@ class Optimum(Neighbours):
             )
         tolerance, longest = max(self.tolerance, point.gradient_norm), None
         if certified:
-            tolerance, longest = EXACT, _longest(point)
+            tolerance, longest = EXACT, _longest_row(point)
         job = Job(problem, point, tolerance, most, track, kept, longest)
         panels = tuple(self._panel(job, rows) for rows in neighbours)
         return TrainedNeighbours({"loc": point.mean, scale: point.scale}, convergence, panels)
@@ -165,7 +165,7 @@ class Optimum(Neighbours):
         size = Size.of(len(source), everyone, d, diagonal=diagonal)
         size.check(d, diagonal=diagonal, available=free)
 
-    def _kept(self, problem: Problem, neighbours: Sequence[Any]) -> Checkpoint | None:
+    def _storage(self, problem: Problem, neighbours: Sequence[Any]) -> Checkpoint | None:
         """Return the storage for finished parts, identified by everything they depend on."""
         if self.checkpoint is None:
             return None
@@ -182,7 +182,7 @@ class Optimum(Neighbours):
         """Return the start of the search."""
         return start(objective)
 
-    def _climbed(
+    def _search_optimum(
         self,
         problem: Problem,
         objective: Objective,
@@ -190,14 +190,14 @@ class Optimum(Neighbours):
         kept: Checkpoint | None,
     ) -> tuple[Point, Convergence]:
         """Return the optimum and the search path, resuming an interrupted run."""
-        begun = None if kept is None else kept.begun("fit")
+        begun = None if kept is None else kept.unfinished_part("fit")
         state = None if begun is None else begun.state()
         course: list[tuple[float, float]] = [] if state is None else state["course"]
 
         def note(point: Point) -> None:
             course.append((point.value, point.gradient_norm))
             if begun is not None:
-                begun.reached(
+                begun.save_if_due(
                     lambda: {"mean": point.mean, "metric": point.metric, "course": course}
                 )
 
@@ -214,9 +214,9 @@ class Optimum(Neighbours):
         """Return the panel of the neighbours of one kind."""
         if job.bounded and not len(rows.records):
             return job.panel(rows.kind, job.nobody)
-        return job.panel(rows.kind, job.once(rows.kind, lambda: self._found(job, rows)))
+        return job.panel(rows.kind, job.once(rows.kind, lambda: self._solve_neighbours(job, rows)))
 
-    def _found(self, job: Job, rows: RowFits) -> dict[str, Tensor]:
+    def _solve_neighbours(self, job: Job, rows: RowFits) -> dict[str, Tensor]:
         """Return the neighbours' ids and :meth:`Job.pairs`."""
         expansion, problem = job.expansion, job.problem
         records = expansion.point.objective.records
@@ -261,12 +261,12 @@ class Optimum(Neighbours):
         Raises:
             FloatingPointError: if a neighbour is neither proven nor bounded.
         """
-        terms, named = expansion.terms(records), partial(_named, track, kind)
+        terms, named = expansion.terms(records), partial(_track_items, track, kind)
         moves = expansion.solve_all(terms, sign, named)
         for part in named(expansion.rough(moves, self.precision).split(PART), "passes"):
             found = expansion.refined(terms.select(part), sign, moves.select(part), self.precision)
             better = found.error < moves.error[part]
-            moves.put(part[better], found.select(better))
+            moves.write_at(part[better], found.select(better))
         for column in named(expansion.rough(moves, self.precision).tolist(), "search"):
             record, name = records.select(slice(column, column + 1)), ids[column] if ids else column
             try:
@@ -275,15 +275,17 @@ class Optimum(Neighbours):
                 if not bounded:
                     raise
                 continue
-            moves.put(slice(column, column + 1), found)
+            moves.write_at(slice(column, column + 1), found)
         return moves
 
 
-def _named(track: Track[Any], kind: str, items: Sequence[Any], description: str) -> Iterable[Any]:
+def _track_items(
+    track: Track[Any], kind: str, items: Sequence[Any], description: str
+) -> Iterable[Any]:
     return track(items, f"{kind}, {description}")
 
 
-def _longest(point: Point) -> float:
+def _longest_row(point: Point) -> float:
     """Return the longest row in units of the fit.
 
     Raises:
@@ -299,7 +301,7 @@ def _longest(point: Point) -> float:
     return longest
 
 
-def _checked(problem: Problem) -> tuple[Family, str]:
+def _check_problem(problem: Problem) -> tuple[Family, str]:
     """Return the model and the name of the guide's scale parameter, if this route supports them."""
     scale, model = scale_name(problem.model, problem.guide), smooth(problem.model)
     assert model is not None

@@ -44,7 +44,7 @@ def heat(a: Tensor, s: Tensor, degree: int) -> list[Tensor]:
     return values
 
 
-def left_out(beyond: Tensor, s: Tensor, degree: int, derivative: int) -> Tensor:
+def truncation_bound(beyond: Tensor, s: Tensor, degree: int, derivative: int) -> Tensor:
     """Return a bound on the truncation error of the series of D_n at ``degree``, for v = 4.
 
     Expanding in s first, then in a, leaves h_{degree+1}, for an even number, times the largest
@@ -57,7 +57,7 @@ def left_out(beyond: Tensor, s: Tensor, degree: int, derivative: int) -> Tensor:
         derivative: n, 1 or more.
 
     >>> s = torch.tensor(0.19)
-    >>> round(float(left_out(torch.tensor(0.115), s, 1, 2)), 4)  # √2! · 0.115 / 0.81²
+    >>> round(float(truncation_bound(torch.tensor(0.115), s, 1, 2)), 4)  # √2! · 0.115 / 0.81²
     0.2479
     """
     largest = math.sqrt(math.factorial(derivative + degree - 1))
@@ -65,7 +65,7 @@ def left_out(beyond: Tensor, s: Tensor, degree: int, derivative: int) -> Tensor:
     return largest * beyond / shrunk
 
 
-def left_out_of_sums(
+def truncation_bounds(
     terms: Sequence[Tensor],
     s: Tensor,
     degree: int,
@@ -73,5 +73,5 @@ def left_out_of_sums(
     in_covariance: Tensor | float,
 ) -> Tensor:
     """Return the truncation errors of D_1 and D_2, for records with these sums of κv."""
-    one, other = (left_out(terms[degree + 1], s, degree, n) for n in (1, 2))
+    one, other = (truncation_bound(terms[degree + 1], s, degree, n) for n in (1, 2))
     return in_mean * one + in_covariance * other

@@ -2,7 +2,7 @@
 
 The guide is fitted by passes. One more pass leaves every record out in turn. How far each record
 moves the posterior is counted on a public grid
-(:meth:`bdpvi.bayesian.accounting.panel.Panel.counted`), or kept for a random panel: neither the
+(:meth:`bdpvi.bayesian.accounting.panel.Panel.of_counts`), or kept for a random panel: neither the
 records nor the panel is ever in memory as a whole.
 """
 
@@ -106,20 +106,20 @@ class Streamed(Optimum):
         if job.bounded and (rows.records == 0 or not len(self.table)):
             return job.panel("remove", job.nobody)
         with log.step("neighbours (remove)"):
-            found = job.once("remove", lambda: self._counted(job, rows.records))
+            found = job.once("remove", lambda: self._count_levels(job, rows.records))
         if "counts" in found:
-            return Panel.counted("remove", found["counts"], job.most)
+            return Panel.of_counts("remove", found["counts"], job.most)
         rank = found["ids"].argsort()  # those held back came last
         return job.panel("remove", {name: values[rank] for name, values in found.items()})
 
-    def _counted(self, job: Job, wanted: int | None) -> dict[str, Tensor]:
+    def _count_levels(self, job: Job, wanted: int | None) -> dict[str, Tensor]:
         """Return the number of records on each level; or ids, r and b² of a random panel.
 
         Records that remain rough after the polynomial are deferred, to share further passes.
         """
         expansion, guide = job.expansion, job.problem.guide
         counted = wanted is None and guide.noise_scale is not None
-        begun = None if job.kept is None else job.kept.begun("remove")
+        begun = None if job.kept is None else job.kept.unfinished_part("remove")
         state = (begun and begun.state()) or _begin(job, counted)
         result: dict[str, Tensor] = state["found"]
         source = job.point.objective.records
@@ -149,7 +149,7 @@ class Streamed(Optimum):
 
         turns = job.track(range(state["blocks"], source.blocks), "neighbours")
         for block, records in zip(turns, source.read(state["blocks"]), strict=False):
-            chosen = self._chosen(job, wanted, block, len(records)).to(records.x.device)
+            chosen = self._panel_rows(job, wanted, block, len(records)).to(records.x.device)
             ids, some = block * tables.ROWS + chosen, records.select(chosen)
             if len(ids):
                 moves = expansion.solve_all(expansion.terms(some), -1.0)
@@ -163,11 +163,11 @@ class Streamed(Optimum):
                 add_held()
             state["blocks"] = block + 1
             if begun is not None:
-                begun.reached(lambda: state)
+                begun.save_if_due(lambda: state)
         add_held()
         return result
 
-    def _chosen(self, job: Job, wanted: int | None, block: int, size: int) -> Tensor:
+    def _panel_rows(self, job: Job, wanted: int | None, block: int, size: int) -> Tensor:
         """Return the rows of a block that are in the panel."""
         if wanted is None and job.problem.guide.noise_scale is not None:
             return torch.arange(size)

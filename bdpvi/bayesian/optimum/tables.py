@@ -53,7 +53,9 @@ class ModelTable:
     def read(self, first: int = 0) -> Iterator[Records]:
         """Iterate over the blocks from number ``first``."""
         for x, y in of_one_size(self.table, first * ROWS):
-            yield Records.seen(self.model, x.to(self.device).double(), y.to(self.device).double())
+            yield Records.of_rows(
+                self.model, x.to(self.device).double(), y.to(self.device).double()
+            )
 
     def rows(self) -> Iterator[Records]:
         """Yield all blocks, by one pass whose progress is shown."""

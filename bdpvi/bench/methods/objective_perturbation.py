@@ -17,8 +17,9 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.cost import Cost
-from bdpvi.regression.objective_plan import FEWEST, Facts, ObjectivePlan, Rule, plan
+from bdpvi.regression.objective_plan import Facts, ObjectivePlan, Rule, plan
 from bdpvi.regression.perturbed_objective import perturbed_minima
+from bdpvi.releases.row_counts import FEWEST
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.regression.objective_plan import FEWEST, magnitude
+from bdpvi.releases.row_counts import FEWEST, magnitude
 
 SCALE = 0.6
 FURTHEST = 30.0
@@ -98,7 +98,7 @@ def steps_for(
     """
     weights = weights_of(model, train)
 
-    def chosen(noise_multiplier: float) -> dict[str, float]:
+    def choose(noise_multiplier: float) -> dict[str, float]:
         if step_size is not None:
             return {"clip": clip or clip_of(weights), "step_size": step_size, "last": 1.0}
         return pace(
@@ -106,4 +106,4 @@ def steps_for(
             clip=clip,
         )  # fmt: skip
 
-    return chosen
+    return choose

@@ -123,8 +123,8 @@ class PreparedDraws:
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Draw at each temperature with its seed."""
         pairs = zip(settings, seeds, strict=True)
-        return [Outcome(self._drawn(tau, seed), self.price(tau)) for tau, seed in pairs]
+        return [Outcome(self._preview(tau, seed), self.price(tau)) for tau, seed in pairs]
 
-    def _drawn(self, temperature: float, seed: int) -> dict[str, Tensor]:
+    def _preview(self, temperature: float, seed: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(seed)
         return preview(self.fit, self.draws, temperature=temperature, generator=generator)

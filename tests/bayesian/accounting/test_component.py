@@ -18,7 +18,7 @@ import bdpvi
 from bdpvi import BayesianAccountant, guides
 from bdpvi._ground.types import Scope
 from bdpvi.bayesian.accounting.accountant import cost_of
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import summarise
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.privacy import Assumption, Influence
@@ -54,12 +54,13 @@ def added(accountant: BayesianAccountant, **more: Any) -> BayesianAccountant:
     return accountant
 
 
+@pytest.mark.usefixtures("quick")
 def test_it_is_the_cost_of_the_same_events_and_a_certificate() -> None:
     posterior, means, covariances, bound = conjugate()
     accountant = added(BayesianAccountant(), draws=2, temperature=1.5)
     pairs = summarise(posterior, MultivariateNormal(means, covariances))
     panel = Panel("remove", torch.arange(M), pairs, influence=bound)
-    expected = cost_of([PosteriorDraws((panel,), 2, 1.5)], 1e-2).bayesian
+    expected = cost_of([GuideDraws((panel,), 2, 1.5)], 1e-2).bayesian
     found = accountant.cost(1e-2).bayesian
     assert expected is not None
     assert found is not None
@@ -104,6 +105,7 @@ def guide(mean: Tensor, scale: Tensor) -> guides.MeanField:
     return made
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_fits_own_panel_has_the_same_price() -> None:
     """The records' neighbours as a Laplace fit found them, handed in as Gaussians."""
     model = bdpvi.BayesianLogisticRegression()
@@ -116,7 +118,7 @@ def test_a_fits_own_panel_has_the_same_price() -> None:
     standard = torch.zeros(r.shape[1]).double()
     others = Independent(Normal(b, r.rsqrt()), 1)
     one.add((standard, torch.eye(r.shape[1])), others, influence=panel.influence)
-    expected = cost_of([PosteriorDraws((replace(panel, error=None),))], 1e-2).bayesian
+    expected = cost_of([GuideDraws((replace(panel, error=None),))], 1e-2).bayesian
     assert expected is not None
     assert one.get_epsilon(1e-2) == pytest.approx(expected.epsilon, rel=1e-9)
 

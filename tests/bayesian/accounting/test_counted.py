@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 from accounts import Accountant, bayes, evidence_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 from torch import Tensor
 
 from bdpvi.bayesian.accounting.betting import betting
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.estimators import MeanEstimate, student_t
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import LEVELS, OCTAVE, Panel, on_levels
@@ -42,6 +42,7 @@ def same(one: MeanEstimate, other: MeanEstimate) -> None:
             assert value == expected
 
 
+@settings(max_examples=30)
 @given(size=st.integers(3, 60), records=st.sampled_from([1, 2, 30]), seed=st.integers(0, 9999))
 def test_counts_are_records_that_are_repeated(size: int, records: int, seed: int) -> None:
     values, counts, whole = sample(size, records, seed)
@@ -71,12 +72,12 @@ def test_levels_are_the_next_of_a_public_grid(exponent: float, near: int) -> Non
     counts = on_levels(value)
     assert counts.shape == (LEVELS,)
     assert int(counts.sum()) == 1
-    (level,) = Panel.counted("remove", counts, largest=2.0**128).pairs.b2.flatten().tolist()
+    (level,) = Panel.of_counts("remove", counts, largest=2.0**128).pairs.b2.flatten().tolist()
     assert float(value) <= level <= float(value) * 2 ** (1 / OCTAVE) * (1 + 1e-12)
 
 
 def test_the_grid_has_ends() -> None:
-    lowest = Panel.counted("remove", on_levels(torch.zeros(3)))
+    lowest = Panel.of_counts("remove", on_levels(torch.zeros(3)))
     assert lowest.pairs.b2.tolist() == [[2.0**-128]]
     for value in (2.0**128 * 1.01, math.inf, math.nan):
         with pytest.raises(FloatingPointError, match="more than 2"):
@@ -91,12 +92,12 @@ def skewed(records: int, seed: int = 0) -> Tensor:
 def panels(b2: Tensor, largest: float | None) -> tuple[Panel, Panel]:
     pairs = GaussianPairs(torch.ones(len(b2), 1), b2.unsqueeze(1))
     each = Panel("remove", torch.arange(len(b2)), pairs, largest)
-    return each, Panel.counted("remove", on_levels(b2), largest)
+    return each, Panel.of_counts("remove", on_levels(b2), largest)
 
 
 def charged(panel: Panel, conversion: str, draws: int, count: int = 1) -> Accountant:
     accountant = Accountant(conversion=conversion, failure_probability=1e-10)
-    accountant.step(PosteriorDraws((panel,), draws), count=count)
+    accountant.step(GuideDraws((panel,), draws), count=count)
     return accountant
 
 
@@ -130,10 +131,10 @@ def test_epsilon_is_never_below_the_uncounted_and_at_most_0_2_percent_above(
 def test_counts_do_not_know_who_is_who() -> None:
     _, counted = panels(skewed(1000), 1.0)
     accountant = charged(counted, "hockey-stick", 1)
-    accountant.step(PosteriorDraws((counted,), 3))
+    accountant.step(GuideDraws((counted,), 3))
     for other in (replace(counted), panels(skewed(1000), 1.0)[1]):
         with pytest.raises(ValueError, match="do not identify them"):
-            accountant.step(PosteriorDraws((other,)))
+            accountant.step(GuideDraws((other,)))
 
 
 def test_what_is_no_count_is_refused() -> None:
@@ -153,7 +154,7 @@ def test_own_epsilons_are_those_of_the_records() -> None:
     variances = torch.linspace(0.01, 0.4, 40, dtype=torch.float64)[:, None]
     panel = Panel("remove", torch.arange(40), GaussianPairs(torch.ones(40, 1), variances))
     accountant = Accountant(conversion="hockey-stick")
-    accountant.step(PosteriorDraws((panel,)))
+    accountant.step(GuideDraws((panel,)))
     levels = (0.05, 0.5, 1.0)
     found = within(*accountant.account().own_price(1e-3), levels)
     for level, epsilon in zip(levels, found, strict=True):

@@ -24,7 +24,7 @@ import bdpvi
 from bdpvi import BayesianAccountant, BayesianDP, guides
 from bdpvi._ground.outputs import two_digits
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.every_group import every_group, group_bound, least_share
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.losses import Deltas
@@ -191,7 +191,7 @@ def gaussian_delta(variance: Numbers, epsilon: float) -> Numbers:
 def test_epsilon_is_the_smallest_that_the_formula_allows(draws: int) -> None:
     """With γ of five levels, two orders of D and D′, and three shares."""
     b2, delta, shares = costs(), 1e-4, (0.5, 0.1, 0.05)
-    found = every_group([Account([PosteriorDraws((panel(b2),), draws)])], delta, shares)
+    found = every_group([Account([GuideDraws((panel(b2),), draws)])], delta, shares)
     gamma = least_failure(delta) / len(shares)
     beta = delta - TESTS * least_failure(delta)
     for one in found:
@@ -218,12 +218,12 @@ def runs() -> SampledGaussian:
 @pytest.mark.parametrize("kind", ["draws", "counted", "runs", "given gamma"])
 def test_of_everybody_it_is_the_mean(kind: str) -> None:
     accounting, b2 = Accounting(), costs()
-    event: PosteriorDraws | SampledGaussian = PosteriorDraws((panel(b2),), 2, rounding=1e-9)
+    event: GuideDraws | SampledGaussian = GuideDraws((panel(b2),), 2, rounding=1e-9)
     if kind == "runs":
         event = runs()
     elif kind == "counted":
         counts = torch.arange(1, 4001)
-        event = PosteriorDraws((replace(panel(b2), counts=counts),))
+        event = GuideDraws((replace(panel(b2), counts=counts),))
     elif kind == "given gamma":
         accounting = Accounting(failure_probability=1e-8)
     account = Account([event], accounting)
@@ -239,7 +239,7 @@ def test_of_everybody_it_is_the_mean(kind: str) -> None:
 @given(st.lists(st.floats(0.03, 1), min_size=2, max_size=2, unique=True), st.integers(0, 9))
 def test_a_smaller_share_has_no_smaller_epsilon(shares: list[float], seed: int) -> None:
     b2 = torch.rand(1000, generator=torch.Generator().manual_seed(seed)).double() ** 8 * 0.01
-    account = Account([PosteriorDraws((panel(b2),))])
+    account = Account([GuideDraws((panel(b2),))])
     for asked in (shares, shares[::-1]):
         found = {one.share: one.epsilon for one in every_group([account], 1e-4, asked)}
         assert found[min(shares)] >= found[max(shares)]
@@ -249,7 +249,7 @@ def test_a_smaller_share_has_no_smaller_epsilon(shares: list[float], seed: int) 
 
 
 def test_more_shares_take_their_part_of_gamma() -> None:
-    account = Account([PosteriorDraws((panel(costs()),))])
+    account = Account([GuideDraws((panel(costs()),))])
     (alone,), (joint, _) = (every_group([account], 1e-4, s) for s in ([0.05], [0.05, 0.1]))
     assert alone.confidence == joint.confidence
     assert alone.evidence is not None
@@ -262,7 +262,7 @@ def test_it_is_at_most_what_the_worst_case_implies() -> None:
     accountant = BayesianAccountant(kind="add")
     b2 = costs(300)
     accountant._ids = torch.arange(300)
-    accountant._draws = [PosteriorDraws((panel(b2, 8.1e-3),))]
+    accountant._draws = [GuideDraws((panel(b2, 8.1e-3),))]
     found = accountant.cost(1e-4, for_groups_of=0.12)
     assert found.worst_case is not None
     assert found.groups[0].epsilon <= found.worst_case.epsilon
@@ -276,15 +276,15 @@ def test_it_is_at_most_what_the_worst_case_implies() -> None:
 
 def test_two_charges_are_those_of_two_draws_and_later_records_count() -> None:
     b2, other = costs(), costs().flip(0)
-    twice = Account([(PosteriorDraws((panel(b2),)), 2)])
-    at_once = Account([PosteriorDraws((panel(b2),), 2)])
+    twice = Account([(GuideDraws((panel(b2),)), 2)])
+    at_once = Account([GuideDraws((panel(b2),), 2)])
     of = partial(every_group, delta=1e-4, shares=[0.1])
     assert of([twice])[0].epsilon == of([at_once])[0].epsilon
     # The same record in two fits: its own costs add up, which the fits' own means would hide.
-    aligned = Account([PosteriorDraws((panel(b2),)), PosteriorDraws((panel(b2.clone()),))])
-    opposite = Account([PosteriorDraws((panel(b2),)), PosteriorDraws((panel(other),))])
+    aligned = Account([GuideDraws((panel(b2),)), GuideDraws((panel(b2.clone()),))])
+    opposite = Account([GuideDraws((panel(b2),)), GuideDraws((panel(other),))])
     assert of([aligned])[0].epsilon > of([opposite])[0].epsilon
-    later = Account([PosteriorDraws((panel(costs(3000) / 2),))])
+    later = Account([GuideDraws((panel(costs(3000) / 2),))])
     both = TableCost((at_once, later)).groups(1e-4, [0.1])[0].epsilon
     assert both >= max(of([one])[0].epsilon for one in (at_once, later)) * (1 - 1e-12)
 
@@ -293,14 +293,14 @@ def test_two_charges_are_those_of_two_draws_and_later_records_count() -> None:
 
 
 def test_a_share_that_the_records_do_not_support_names_the_smallest_that_they_do() -> None:
-    account = Account([PosteriorDraws((panel(costs(2000)),))])
+    account = Account([GuideDraws((panel(costs(2000)),))])
     least = two_digits(least_share(2000, least_failure(1e-4) / 5))
     said = rf"for_groups_of=0.001: only shares from {least:g} are supported by 2000 "
     with pytest.raises(ValueError, match=said):
         every_group([account], 1e-4, [0.001])
     (found,) = every_group([account], 1e-4, [least])
     assert found.share == least
-    few = Account([PosteriorDraws((panel(costs(3), kind="remove").select(torch.arange(1)),))])
+    few = Account([GuideDraws((panel(costs(3), kind="remove").select(torch.arange(1)),))])
     with pytest.raises(ValueError, match=r"for_groups_of=0.5: only everybody .* by 1 ref"):
         every_group([few], 1e-4, [0.5])
 
@@ -317,10 +317,10 @@ def test_below_the_least_share_the_records_might_be_unknown(m: int) -> None:
 
 
 def test_without_a_range_there_is_none() -> None:
-    account = Account([PosteriorDraws((panel(costs(), None),))])
+    account = Account([GuideDraws((panel(costs(), None),))])
     with pytest.raises(ValueError, match=r"for_groups_of=0\.1: .* cost of any conceivable record"):
         every_group([account], 1e-4, [0.1])
-    by_order = Account([PosteriorDraws((panel(costs()),))], Accounting(conversion="cks"))
+    by_order = Account([GuideDraws((panel(costs()),))], Accounting(conversion="cks"))
     with pytest.raises(ValueError, match="hockey-stick"):
         every_group([by_order], 1e-4, [0.1])
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from bdpvi.bayesian.accounting import estimators
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.answer import mean_delta, smallest_epsilon
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.losses import Deltas, certified, deltas_of
 from bdpvi.bayesian.accounting.panel import Panel
@@ -41,7 +41,7 @@ def account(
     of: GaussianPairs, temperature: float = 1.0, conversion: str = "hockey-stick"
 ) -> Accountant:
     accountant = Accountant(conversion=conversion, failure_probability=1e-20)
-    accountant.step(PosteriorDraws((Panel("remove", torch.arange(len(of)), of),), 1, temperature))
+    accountant.step(GuideDraws((Panel("remove", torch.arange(len(of)), of),), 1, temperature))
     return accountant
 
 
@@ -76,7 +76,7 @@ def test_delta_at_the_epsilon_of_delta_is_within_it(
 
 def test_the_range_is_that_of_any_record_and_not_of_the_panel() -> None:
     of = GaussianPairs(torch.ones(9, 1, dtype=F64), torch.full((9, 1), 0.01, dtype=F64))
-    event = PosteriorDraws((Panel("remove", torch.arange(9), of, largest=0.25),), 2, 4.0)
+    event = GuideDraws((Panel("remove", torch.arange(9), of, largest=0.25),), 2, 4.0)
     for direction in event.records:
         found = deltas_of([(event, 3)], direction, DELTA)
         assert found.bound is not None
@@ -89,7 +89,7 @@ def test_delta_has_what_the_estimates_take() -> None:
     # At an ε that nobody's loss reaches only the estimates' part is left.
     for conversion, choices in (("hockey-stick", len(EPSILONS)), ("cks", len(REAL_ORDERS))):
         accountant = Accountant(conversion=conversion, failure_probability=1e-12)
-        accountant.step(PosteriorDraws((Panel("remove", torch.arange(300), pairs(2)),)))
+        accountant.step(GuideDraws((Panel("remove", torch.arange(300), pairs(2)),)))
         expected = 2 * choices * 1e-12
         assert accountant.get_delta(500.0) == pytest.approx(expected, rel=1e-6)
         assert evidence_of(bayes(accountant.cost(DELTA))).estimates == 2 * choices
@@ -135,7 +135,7 @@ def test_draws_counts_and_temperature_of_several_releases_enter_the_inversion() 
     """Covariances that are equal but for the ninth digit, against the closed form."""
     of = pairs(8, spread=1e-9, shift=0.01)
     panel = Panel("remove", torch.arange(len(of)), of)
-    draws = [(PosteriorDraws((panel,), 2, 3.0), 3), (PosteriorDraws((panel,), 1, 0.5), 1)]
+    draws = [(GuideDraws((panel,), 2, 3.0), 3), (GuideDraws((panel,), 1, 0.5), 1)]
     epsilon = float(EPSILONS[2200])
     truth = equal_covariance((3 * 2 / 3.0 + 1 / 0.5) * of.b2.sum(1), epsilon)
     found = deltas_of(draws, "remove D‖D′", 1e-9).at(epsilon)
@@ -198,7 +198,7 @@ def bounded(largest: float | None = 0.09) -> Panel:
 
 def price(panel: Panel, delta: float, **options: float) -> tuple[float, float, bool]:
     accountant = Accountant(**options)  # type: ignore[arg-type]
-    accountant.step(PosteriorDraws((panel,)))
+    accountant.step(GuideDraws((panel,)))
     spent, worst = accountant.cost(delta), accountant.worst_case(delta)
     return (
         bayes(spent).epsilon,
@@ -210,7 +210,7 @@ def price(panel: Panel, delta: float, **options: float) -> tuple[float, float, b
 @pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9])
 def test_all_estimates_by_betting_cost_a_thousandth_of_delta(delta: float) -> None:
     accountant = Accountant()
-    accountant.step(PosteriorDraws((bounded(),)))
+    accountant.step(GuideDraws((bounded(),)))
     found = bayes(accountant.cost(delta))
     known = evidence_of(found)
     assert known.failure_probability * known.estimates <= 1e-3 * delta * (1 + 1e-12)

@@ -14,9 +14,9 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import guides
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.bayesian.accounting.membership import told_apart
+from bdpvi.bayesian.accounting.membership import membership_of
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.bayesian.neighbours.route import Add
@@ -34,7 +34,7 @@ def test_of_equal_covariances_it_is_the_best_test_of_two_normal_laws(
     distance = torch.linspace(least, 0.2, RECORDS, dtype=torch.float64)
     pairs = GaussianPairs(torch.ones(RECORDS, 1).double(), distance.square()[:, None])
     panel = Panel("add", torch.arange(RECORDS), pairs, largest=0.04)
-    found = told_apart([Account([PosteriorDraws((panel,), draws)])])
+    found = membership_of([Account([GuideDraws((panel,), draws)])])
     mu = distance.numpy() * math.sqrt(draws)
     right = norm.cdf(mu / 2).mean()
     assert right * (1 - 1e-9) <= found.accuracy <= right * (1 + excess)
@@ -47,7 +47,7 @@ def test_of_equal_covariances_it_is_the_best_test_of_two_normal_laws(
 
 
 @pytest.mark.parametrize("kind", ["remove", "add"])
-@pytest.mark.parametrize("precision", [0.5, 2.0])
+@pytest.mark.parametrize("precision", [pytest.param(0.5, marks=pytest.mark.slow), 2.0])
 def test_members_are_found_by_the_law_with_the_record(kind: str, precision: float) -> None:
     """N(0, 1) against N(b, 1/k): the orders differ at few wrongly accused."""
     shift, n = 0.1, 4000
@@ -55,8 +55,8 @@ def test_members_are_found_by_the_law_with_the_record(kind: str, precision: floa
     span = math.log(precision) if precision > 1 else -math.log(precision)
     bound = Influence(added=kind == "add", columns=1, shift=shift, spread=span, share=0.0)
     panel = Panel(kind, torch.arange(n), GaussianPairs(r, b2.double()), influence=bound)
-    found = told_apart([Account([PosteriorDraws((panel,))])])
-    x = np.linspace(-12, 12, 2_000_001)
+    found = membership_of([Account([GuideDraws((panel,))])])
+    x = np.linspace(-12, 12, 200_001)
     data, neighbour = norm.pdf(x), norm.pdf(x, shift, precision**-0.5)
     member, outsider = (data, neighbour) if kind == "remove" else (neighbour, data)
     likely = np.argsort(outsider / member)

@@ -10,7 +10,7 @@ import torch
 from accounts import Accountant, bayes, evidence_of
 from scipy import stats
 
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.privacy.conversions import REAL_ORDERS
@@ -30,7 +30,7 @@ def bounded(largest: float = 0.02) -> torch.Tensor:
 
 def accountant(distances: torch.Tensor, only: bool = True, draws: int = 1) -> Accountant:
     made = Accountant(only_reliable=only, failure_probability=GAMMA)
-    made.step(PosteriorDraws((panel(distances),), draws))
+    made.step(GuideDraws((panel(distances),), draws))
     return made
 
 

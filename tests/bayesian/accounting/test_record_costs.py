@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.privacy.conversions import epsilon
@@ -138,7 +138,7 @@ def posterior_draws_cost(
     pairs: GaussianPairs, order: Any, draws: int = 1, temperature: float = 1.0
 ) -> Tensor:
     panel = Panel("add", torch.arange(len(pairs)), pairs, largest=1.0)
-    event = PosteriorDraws((panel,), draws, temperature)
+    event = GuideDraws((panel,), draws, temperature)
     assert set(event.records) == {"add D‖D′", "add D′‖D"}
     return event.cost("add D‖D′", torch.as_tensor(order))
 

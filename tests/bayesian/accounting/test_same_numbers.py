@@ -15,7 +15,7 @@ import pytest
 import torch
 from accounts import Accountant, bayes, path_of, worst_of
 
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bench.methods.moments import MomentsAccountant
@@ -45,7 +45,7 @@ def account(
     made = pairs(300, spread, shift)
     panel = Panel("remove", torch.arange(300), made, largest)
     for temperature, draws in ((1.0, 1), (2.5, 4)):
-        accountant.step(PosteriorDraws((panel,), draws, temperature))
+        accountant.step(GuideDraws((panel,), draws, temperature))
     return accountant
 
 

@@ -13,7 +13,7 @@ from accounts import bayes
 
 from bdpvi.bayesian.accounting import record_losses
 from bdpvi.bayesian.accounting.accountant import cost_of
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.record_losses import RecordLosses
@@ -66,8 +66,8 @@ def epsilon(ledger: Ledger, delta: float = DELTA) -> float:
     return bayes(total(ledger, delta, ledger.worst_case(delta))).epsilon
 
 
-def draws(one: Panel, count: int = 1, rounding: float = 1e-12) -> PosteriorDraws:
-    return PosteriorDraws((one,), count, 1.0, rounding=count * rounding)
+def draws(one: Panel, count: int = 1, rounding: float = 1e-12) -> GuideDraws:
+    return GuideDraws((one,), count, 1.0, rounding=count * rounding)
 
 
 ALL = torch.arange(1000)
@@ -166,7 +166,7 @@ def test_what_no_gaussian_dominates_adds_its_epsilon_and_delta(other: Event) -> 
 def test_counts_do_not_know_who_is_who() -> None:
     counts = torch.zeros(131_073, dtype=torch.int64)
     counts[60_000] = 1000
-    one = losses(Panel.counted("remove", counts, 0.01))
+    one = losses(Panel.of_counts("remove", counts, 0.01))
     assert epsilon(charged(one, others=(GAUSSIAN,))) > epsilon(charged(one))
     with pytest.raises(ValueError, match="cannot be matched with those of other fits"):
         epsilon(charged(one, losses(panel(ALL))))
@@ -226,7 +226,7 @@ def test_ids_of_different_records_are_noticed() -> None:
     def of(
         rows: torch.Tensor, features: torch.Tensor = x, target: torch.Tensor = y
     ) -> RecordLosses:
-        return losses(panel(ids).marked(ids, features[rows], target[rows]))
+        return losses(panel(ids).with_marks(ids, features[rows], target[rows]))
 
     epsilon(charged(of(ids), of(ids, 2 * x)))  # encoded anew
     epsilon(charged(of(ids), of(ids, x, 1 - y)))  # another target
@@ -242,7 +242,7 @@ def test_losses_survive_in_a_secret_folder(tmp_path: Path) -> None:
     one = losses(panel(ALL, error=torch.full((1000,), 1e-9).double()), "made", purchases=("a",))
     counts = torch.zeros(131_073, dtype=torch.int64)
     counts[60_000:60_004] = 5
-    two = losses(Panel.counted("remove", counts, 1.0))
+    two = losses(Panel.of_counts("remove", counts, 1.0))
     before = epsilon(charged(one, ledger=ledger))
     two.keep(ledger, "two")
     again = Ledger(tmp_path / "people.jsonl")

@@ -17,7 +17,7 @@ from bdpvi import BayesianLogisticRegression, Dataset, guides
 from bdpvi.bayesian.mode.classes import weigh
 from bdpvi.bayesian.mode.expansion import ModeExpansion
 from bdpvi.bayesian.mode.influence import _change, of_mode
-from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Peak, climbed
+from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Peak, search_mode
 from bdpvi.bayesian.optimum.box import widest
 from bdpvi.models.family import within
 
@@ -164,10 +164,12 @@ def curvatures(peak: Peak, point: Tensor) -> Tensor:
 def mode(model: Any, data: Dataset) -> Peak:
     """Return the mode of a table."""
     records = data.parts.map(weigh, model)
-    n = len(weigh((data.x, data.y), model).own(*_zeros(model, data), 1.0).start[0])
+    n = len(weigh((data.x, data.y), model).own_curvature(*_zeros(model, data), 1.0).start[0])
     centre = torch.zeros(n, dtype=torch.float64)
     columns = model.design(data.x).shape[1]
-    return climbed(LogPosterior(records, len(data), model.precision(columns), centre), centre)[-1]
+    return search_mode(LogPosterior(records, len(data), model.precision(columns), centre), centre)[
+        -1
+    ]
 
 
 def _zeros(model: Any, data: Dataset) -> tuple[Tensor, Tensor]:

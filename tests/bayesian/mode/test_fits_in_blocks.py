@@ -35,8 +35,8 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 @pytest.fixture(scope="module")
 def rows() -> pd.DataFrame:
     rng = np.random.default_rng(0)
-    age, smoker = rng.integers(18, 91, 6000), rng.choice(["no", "yes"], 6000)
-    sick = rng.random(6000) < 1 / (1 + np.exp(-(age - 54) / 12 - (smoker == "yes")))
+    age, smoker = rng.integers(18, 91, 1200), rng.choice(["no", "yes"], 1200)
+    sick = rng.random(1200) < 1 / (1 + np.exp(-(age - 54) / 12 - (smoker == "yes")))
     return pd.DataFrame({"age": age, "smoker": smoker, "sick": np.where(sick, "yes", "no")})
 
 
@@ -44,8 +44,8 @@ def rows() -> pd.DataFrame:
 def folder(rows: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of three files, one of them in two row groups."""
     folder = tmp_path_factory.mktemp("visits")
-    for at, stop in ((0, 1000), (1000, 4000), (4000, 6000)):
-        rows[at:stop].to_parquet(folder / f"{at:05}.parquet", row_group_size=2500)
+    for at, stop in ((0, 200), (200, 800), (800, 1200)):
+        rows[at:stop].to_parquet(folder / f"{at:05}.parquet", row_group_size=500)
     return folder
 
 
@@ -64,7 +64,7 @@ def test_a_fit_in_blocks_is_that_in_memory(rows: pd.DataFrame, folder: Path) -> 
     data = datasets.dataset_from_frame(rows, "sick", positive="yes", constants=PUBLIC)
     memory, spread = fit(data), fit(blocks(folder))
     torch.testing.assert_close(
-        spread.posterior.mean, memory.posterior.mean, rtol=0, atol=1e-9 * 6000
+        spread.posterior.mean, memory.posterior.mean, rtol=0, atol=1e-9 * 1200
     )
     (one,), (other,) = memory.panels, spread.panels
     torch.testing.assert_close(other.pairs.b2, one.pairs.b2, rtol=1e-6, atol=1e-12)
@@ -87,8 +87,8 @@ def test_workers_fit_the_same_to_the_bit(folder: Path, pool: ProcessPoolExecutor
 
 
 def test_a_panel_of_a_table_in_blocks_is_a_sample(folder: Path) -> None:
-    panel = fit(blocks(folder), Remove(600)).panels[0]
-    assert 600 <= len(panel.ids) <= 604  # rounded up in every block
+    panel = fit(blocks(folder), Remove(300)).panels[0]
+    assert 300 <= len(panel.ids) <= 304  # rounded up in every block
     assert len(torch.unique(panel.pairs.b2, dim=0)) > 100
 
 
@@ -96,7 +96,7 @@ def test_a_panel_of_a_table_in_blocks_is_a_sample(folder: Path) -> None:
 def test_many_blocks_are_fitted_with_few_passes(rows: pd.DataFrame, tmp_path: Path) -> None:
     """Rows in order, so that every sixteenth block is no fair sample of them."""
     ordered = rows.sort_values("age")
-    ordered.to_parquet(tmp_path / "visits.parquet", row_group_size=120)
+    ordered.to_parquet(tmp_path / "visits.parquet", row_group_size=24)
     data = datasets.dataset_from_frame(ordered, "sick", positive="yes", constants=PUBLIC)
     found, memory = fit(blocks(tmp_path)), fit(data)
     assert len(found.convergence.elbo) < len(memory.convergence.elbo)

@@ -21,12 +21,12 @@ from torch import Tensor
 import bdpvi
 from bdpvi import Dataset, Training, guides
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.losses import deltas_of
 from bdpvi.bayesian.mode.expansion import ModeExpansion
 from bdpvi.bayesian.mode.influence import of_any_table
-from bdpvi.bayesian.mode.objective import LogPosterior, climbed
+from bdpvi.bayesian.mode.objective import LogPosterior, search_mode
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.bayesian.mode.rows import Weighted
 from bdpvi.bayesian.neighbours.route import Add, Remove
@@ -139,7 +139,7 @@ def test_one_far_record_asks_for_no_larger_tensor() -> None:
     data = table(2000, 3, 0)
     records = Weighted.of((data.x, data.y), MODEL)
     n = records.z.shape[1]
-    peak = climbed(
+    peak = search_mode(
         LogPosterior(Held(records), len(data), MODEL.precision(n), torch.zeros(n).double()),
         torch.zeros(n).double(),
     )[-1]
@@ -160,7 +160,7 @@ def test_what_a_polynomial_leaves_out_is_within_its_bounds(kind: str, degree: in
     records = Weighted.of((data.x, data.y), MODEL)
     n = records.z.shape[1]
     zeros = torch.zeros(n).double()
-    peak = climbed(LogPosterior(Held(records), 200, MODEL.precision(n), zeros), zeros)[-1]
+    peak = search_mode(LogPosterior(Held(records), 200, MODEL.precision(n), zeros), zeros)[-1]
     made = ModeExpansion(peak, torch.tensor([1.0 / peak.longest]).double()).polynomial
     assert made.degree == 3
     way = torch.randn(40, n, generator=torch.Generator().manual_seed(0)).double()
@@ -227,7 +227,7 @@ def test_no_record_costs_more_than_any_record_is_said_to(seed: int, rows: int) -
 
 def certified(data: Dataset, delta: float, neighbours: Mode | None = None) -> float:
     fit = bdpvi.fit(MODEL, guides.Laplace(MODEL), data, neighbours=neighbours, progress=False)
-    found = Account([PosteriorDraws(fit.panels)]).cost(delta).bayesian
+    found = Account([GuideDraws(fit.panels)]).cost(delta).bayesian
     assert found is not None
     return found.epsilon
 
@@ -279,7 +279,7 @@ def test_odd_tables_have_a_fit_and_a_price(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert bdpvi.release(fit, delta=1e-2).samples.isfinite().all()
-    found = Account([PosteriorDraws(fit.panels)]).cost(1e-2).bayesian
+    found = Account([GuideDraws(fit.panels)]).cost(1e-2).bayesian
     assert found is not None
     assert math.isfinite(found.epsilon)
 
@@ -315,7 +315,7 @@ def test_with_fewer_than_two_rows_each_costs_what_the_dearest_would(rows: int) -
     influence, orders = fit.panels[0].influence, torch.logspace(-1, 5, 49, dtype=torch.float64)
     assert influence is not None
     for direction in ("remove D‖D′", "remove D′‖D"):
-        found = deltas_of([(PosteriorDraws(fit.panels), 1)], direction, 1e-5)
+        found = deltas_of([(GuideDraws(fit.panels), 1)], direction, 1e-5)
         assert found.bound is not None
         moments = influence.log_moment(orders, direction)
         for epsilon in (0.5, 2.0, 5.0):

@@ -29,7 +29,7 @@ from bdpvi import (
     guides,
 )
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.classes import moments
 from bdpvi.bayesian.mode.influence import _spread, of_any_table
@@ -312,7 +312,7 @@ def exceeds(name: str, rows: int, seed: int, delta: float) -> float:
     model, data = MODELS[name], table(name, rows, 2, seed)
     fresh = table(name, 300, 2, 1000 + seed)
     fresh = replace(fresh, ids=fresh.ids + 10_000)
-    found = Account([PosteriorDraws(fitted(model, data).panels)]).cost(delta).bayesian
+    found = Account([GuideDraws(fitted(model, data).panels)]).cost(delta).bayesian
     assert found is not None
     pairs = fitted(model, data, Mode(Add(fresh))).panels[0].pairs
     own = [one.hockey_stick(found.epsilon) for one in (pairs, pairs.reverse())]

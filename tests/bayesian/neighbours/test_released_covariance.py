@@ -13,7 +13,7 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import Coupled, Optimum
 from bdpvi.bayesian import Remove
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import summarise
 from bdpvi.bayesian.optimum.sensitivity import ROOM
 from bdpvi.bayesian.storage import load_fit, save_fit
@@ -212,7 +212,7 @@ def test_with_a_bound_for_any_record_epsilon_holds_for_every_distribution() -> N
     assert exact <= found.worst_case.epsilon <= exact * (1 + 1e-5)  # rounding is paid from δ
     assert bayes(found).epsilon < found.worst_case.epsilon
     # Two releases compose: as one of half the temperature.
-    both = bdpvi.bayesian.cost_of([(PosteriorDraws(fit.panels, 1, 0.01), 2)], 1e-5, rule)
+    both = bdpvi.bayesian.cost_of([(GuideDraws(fit.panels, 1, 0.01), 2)], 1e-5, rule)
     half = bdpvi.cost(fit, planned=Charge(1, 0.005), accounting=rule)
     assert bayes(both).epsilon == pytest.approx(bayes(half).epsilon, rel=1e-9)
 

@@ -14,7 +14,7 @@ import bdpvi
 from bdpvi import BayesianMultinomialRegression, Dataset, guides
 from bdpvi.bayesian import Add, FixedDraws, Remove
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.optimum.drawn import DrawnElbo, base_draws
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 
@@ -145,7 +145,7 @@ def test_the_mean_over_fresh_records_is_within_a_certificate() -> None:
     def panels(kind: Any) -> Any:
         return bdpvi.fit(MODEL, guide, data, neighbours=FixedDraws(kind), progress=False).panels
 
-    found = Account([PosteriorDraws(panels(Remove()))]).cost(delta).bayesian
+    found = Account([GuideDraws(panels(Remove()))]).cost(delta).bayesian
     assert found is not None
     assert found.certified
     own = panels(Add(fresh))[0].pairs.hockey_stick(found.epsilon)

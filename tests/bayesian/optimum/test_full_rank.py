@@ -21,7 +21,7 @@ import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Training, datasets, guides
 from bdpvi.bayesian import Add, Remove
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.influence import of_any_record
 from bdpvi.bayesian.mode.influence import of_any_table as of_any_mode
@@ -29,7 +29,7 @@ from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.influence import EXACT, Course, of_any_table, of_optimum, residual
 from bdpvi.bayesian.optimum.newton import climb
-from bdpvi.bayesian.optimum.panels import near
+from bdpvi.bayesian.optimum.panels import pairs_with_errors
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.storage import load_fit, save_fit
 from bdpvi.models.quadrature import derivatives
@@ -376,7 +376,7 @@ def test_an_error_bounds_the_total_variation() -> None:
     moves = Optimum().moves(expansion, point.objective.records, -1.0)
     moves.error[:] = 1e-4
     moves.error[0] = 2e-3
-    _, off = near(expansion, moves)
+    _, off = pairs_with_errors(expansion, moves)
     size = math.sqrt(2) * moves.y.norm(dim=0)
     assert off[0] == 1
     assert torch.allclose(off[1:], 1.01e-4 / (2 * (1 - size[1:])), rtol=1e-9)
@@ -422,7 +422,7 @@ def test_the_worst_case_is_that_of_optima() -> None:
 def test_the_mean_over_fresh_records_is_within_a_certificate(seed: int) -> None:
     data, fresh = logistic(400, seed), logistic(300, 1000 + seed)
     fresh = Dataset(fresh.x, fresh.y, ids=torch.arange(300) + 10_000)
-    found = Account([PosteriorDraws(fitted(data).panels)]).cost(1e-2).bayesian
+    found = Account([GuideDraws(fitted(data).panels)]).cost(1e-2).bayesian
     assert found is not None
     pairs = fitted(data, neighbours=Optimum(Add(fresh))).panels[0].pairs
     for one in (pairs, pairs.reverse()):

@@ -28,7 +28,7 @@ from bdpvi import (
 )
 from bdpvi.bayesian import Add, Remove
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, start
 from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.sensitivity import largest
@@ -169,7 +169,7 @@ def test_the_mean_over_fresh_records_is_within_a_certificate(name: str) -> None:
     def panels(kind: Remove | Add) -> Any:
         return bdpvi.fit(model, guide, data, neighbours=Optimum(kind), progress=False).panels
 
-    found = Account([PosteriorDraws(panels(Remove()))]).cost(delta).bayesian
+    found = Account([GuideDraws(panels(Remove()))]).cost(delta).bayesian
     assert found is not None
     assert found.certified
     pairs = panels(Add(fresh))[0].pairs

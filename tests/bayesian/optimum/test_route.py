@@ -23,7 +23,7 @@ from torch.distributions import MultivariateNormal
 from bdpvi import BayesianLogisticRegression, Dataset, Training, datasets, fit
 from bdpvi._ground.progress import silent
 from bdpvi.bayesian import Add, Remove
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bayesian.neighbours.rows import RowFits
@@ -42,7 +42,7 @@ from bdpvi.bayesian.optimum.packed import (
 from bdpvi.bayesian.optimum.panels import pairs
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.search import search
-from bdpvi.bayesian.optimum.series import changes, heat, left_out
+from bdpvi.bayesian.optimum.series import changes, heat, truncation_bound
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.clipped import ClippedBernoulli
 from bdpvi.models.quadrature import derivatives
@@ -196,7 +196,7 @@ def test_errors_claimed_by_polynomials_hold(
     terms = expansion.terms(Records.of(model, new))
     moves = expansion.solve(terms, 1.0)
     z = torch.cat([moves.m, moves.y])
-    assert bool((polynomial_misses(expansion, z) <= expansion.missed(z)).all())
+    assert bool((polynomial_misses(expansion, z) <= expansion.truncation_error(z)).all())
     proven = moves.error.isfinite().nonzero()[:, 0].tolist()
     assert len(proven) >= 10
     for record in proven[::4]:
@@ -225,7 +225,7 @@ def test_bound_is_about_what_is_missed_where_all_records_agree(diagonal: bool, d
     here = climb(start(Objective(same, 1.0, diagonal)), 1e-12)[-1]
     expansion = expanded(here, degree)
     z = torch.tensor([[0.1, 0.01, -0.05, 0.05], [0.0, 0.001, 0.002, 0.01]], dtype=torch.float64)
-    ratio = polynomial_misses(expansion, z) / expansion.missed(z)
+    ratio = polynomial_misses(expansion, z) / expansion.truncation_error(z)
     assert bool(((ratio <= 1) & (ratio > 0.7)).all())
 
 
@@ -545,7 +545,7 @@ def test_series_and_its_bound_against_the_moved_integral(
     for n, change in zip((1, 2), changes(slopes, shift, grow, 11), strict=True):
         exact = moved[n] / (scale[1] ** n) - slopes[n]
         beyond = heat(shift.abs(), grow.abs(), 12)[-1]
-        allowed = left_out(beyond, grow.abs(), 11, n) * v / 4
+        allowed = truncation_bound(beyond, grow.abs(), 11, n) * v / 4
         assert float((change - exact).abs()) <= float(allowed) + 1e-12 * max(v, math.sqrt(v))
 
 
@@ -696,7 +696,7 @@ def test_abalone_as_measured_before(uci: Path) -> None:
     (panel,) = trained.panels
     assert float(panel.pairs.r.log().abs().max()) == pytest.approx(0.031, abs=0.001)
     accountant = Accountant(conversion="cks")
-    accountant.step(PosteriorDraws((panel,), 1, 10.0))
+    accountant.step(GuideDraws((panel,), 1, 10.0))
     assert accountant.get_epsilon(delta=1e-5) == pytest.approx(0.244, rel=0.02)
     here = climb(start(Objective(Records.of(model, data), 1.0, False)), 1e-12)[-1]
     cost = panel.pairs.renyi(30.0)

@@ -111,7 +111,7 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def same_counts(counted: Panel, each: Panel) -> None:
     assert counted.counts is not None
-    expected = Panel.counted("remove", on_levels(each.pairs.b2.sum(1)), each.largest)
+    expected = Panel.of_counts("remove", on_levels(each.pairs.b2.sum(1)), each.largest)
     assert torch.equal(counted.ids, expected.ids)
     assert torch.equal(counted.counts, expected.counts)  # type: ignore[arg-type]
     assert torch.equal(counted.pairs.b2, expected.pairs.b2)
