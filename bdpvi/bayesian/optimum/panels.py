@@ -78,7 +78,7 @@ class Job:
         if self.longest is None:
             found, error = pairs(self.expansion, moves, self.problem.guide, self.most), {}
         else:
-            found, off = near(self.expansion, moves)
+            found, off = pairs_with_errors(self.expansion, moves)
             error = {"error": off.cpu()}
         return {"r": found.r.cpu(), "b2": found.b2.cpu(), **error}
 
