@@ -23,6 +23,10 @@ e^{±s}, and norms in S within (e^s/(1 − a))^½, without 1 − a of an added r
 of S at the start grows by at most that times ‖u‖. At all times A ≥ λI and M ≥ λE|u + X(θ − m)|², so
 the velocity is at most C/λ long. Rates rise with s: an upper sum bounds s and the shift at t = 1.
 
+*The curvature turns slowly.* With T₃ = Σ ωvp z⊗z⊗z and T₄ = Σ ωvκ z⊗z⊗z⊗z at the start, A changes
+by T₃[∫u] + T₄[∫X] and, as vp and vκ change by d(vp) ≤ v ds (|ℓ⁽⁵⁾|, |ℓ⁽⁶⁾| ≤ ℓ″), by at most
+e^s − 1 − s more. T₃ and T₄ have a removed record's part too, at most a times its length and square.
+
 *Room.* A fit is within ν of its optimum: of its own units, g = E ∇U and R = A − S⁻¹ have
 |g|² + ½‖R‖² ≤ ν². Let g and R fall to 0 in proportion. The same M, with A within 2ν of I, and
 h² ≤ 2.01 give |u| ≤ 6.4ν and ‖X‖ ≤ 2.95ν in units that change by less than 1 %, for ν ≤ 10⁻³. The
@@ -85,8 +89,8 @@ class Course:
         top = self.row**2 / self.precision
         return self.row * self.norm / self.precision * math.sqrt(1 + top)
 
-    def rates(self, s: float) -> tuple[float, float]:
-        """Return bounds on the speeds of s and of the shift where s is at most this.
+    def rates(self, s: float) -> tuple[float, float, float]:
+        """Return bounds on the speeds of s, of the shift and of ∫‖X‖ where s is at most this.
 
         They do not fall as s rises. A record that is longer than h gets its own place in the lemma:
         Σ ωvα²‖z‖²/(2 + ‖z‖²) ≤ ``taken`` |u|², Σ ωvβ²‖z‖² ≤ ``bent`` ‖X‖² and
@@ -106,24 +110,41 @@ class Course:
         mixed = length + share * (own - length)
         u = pull / (1 - taken)
         x = pull * (own + mixed) ** 2 / (4 * own) / (2 - bent / 2)
-        return min(length * u + length2 * x, self.fastest), math.sqrt(grown) * u
+        return min(length * u + length2 * x, self.fastest), math.sqrt(grown) * u, grown * x
 
-    def end(self) -> tuple[float, float]:
-        """Return bounds on the shift and on s once the record is there, or gone.
+    def end(self) -> tuple[float, float, float]:
+        """Return bounds on the shift, on s and on ∫‖X‖ once the record is there, or gone.
 
         s rises in steps, each at the speeds of its end.
 
-        >>> shift, s = Course(1.0, 2.0, 8.0, 0.2, 0.01, True).end()
-        >>> round(shift, 4), round(s, 4)
-        (0.1031, 0.021)
+        >>> [round(one, 4) for one in Course(1.0, 2.0, 8.0, 0.2, 0.01, True).end()]
+        [0.1031, 0.021, 0.0103]
         """
-        step, t, s, shift = self.fastest / _STEPS, 0.0, 0.0, 0.0
+        step, t, s, shift, turn = self.fastest / _STEPS, 0.0, 0.0, 0.0, 0.0
         while t < 1:
             s += step
-            faster, moving = self.rates(s)
+            faster, moving, turning = self.rates(s)
             part = 1 - t if faster * (1 - t) <= step else step / faster
-            t, shift = t + part, shift + moving * part
-        return shift, s
+            t, shift, turn = t + part, shift + moving * part, turn + turning * part
+        return shift, s, turn
+
+    def change(self, end: tuple[float, float, float], bends: tuple[float, float]) -> float:
+        """Return a bound on the change of the other terms' sum, over that sum at the start.
+
+        Args:
+            end: of :meth:`end`.
+            bends: ‖T₃‖ and ‖T₄‖, as matrices with n and n² rows.
+
+        >>> course = Course(1.0, 2.0, 8.0, 0.2, 0.01, True)
+        >>> round(course.change(course.end(), (0.02, 0.004)), 5)
+        0.00233
+        """
+        shift, s, turn = end
+        found = bends[0] * shift + bends[1] * turn + math.expm1(s) - s
+        if self.added:
+            return found
+        own = self.row * math.sqrt(self.widest)
+        return (found + self.share * (own * shift + own**2 * turn)) / (1 - self.share)
 
 
 def _course(
@@ -141,14 +162,18 @@ def _course(
     return Course(norm, row, precision, min(longest, row * math.sqrt(wide)), wide, added)
 
 
-def _of_course(course: Course, columns: int) -> Influence:
+def _of_course(course: Course, columns: int, bends: tuple[float, float] | None) -> Influence:
     """Return the influence on fits that are within :data:`EXACT` of their optima.
 
     With ρ = 10ν for the room: the shift is at most e^{ρ/2} times that of the optima, and ρ of both
     fits more, of the other fit in units that are at most 1 + e^s times as large. Precisions change
-    by ρ of both fits; against the other terms' that is at most 6ρe^{2s}.
+    by ρ of both fits; against the other terms' that is at most 6ρe^{2s}. T₃ and T₄ are of the fit:
+    their units change by less than 2ρ, and their v by less than 2ρ.
     """
-    shift, s = course.end()
+    shift, s, turn = course.end()
+    if bends is not None:
+        change = course.change((shift, s, turn), bends) * (1 + 4 * _ROOM) + 2 * _ROOM * s
+        s = min(s, -math.log1p(-change) if change < 1 else s)
     return Influence(
         added=course.added,
         columns=columns,
@@ -175,16 +200,24 @@ def of_any_table(model: Model, columns: int, *, added: bool) -> Influence | None
     (0.424, 0.337, 0.0625)
     """
     course = _course(model, columns, math.inf, math.inf, added=added)
-    return None if course is None else _of_course(course, columns)
+    return None if course is None else _of_course(course, columns, None)
 
 
-def of_optimum(model: Model, point: Point, longest: float, *, added: bool) -> Influence | None:
+def of_optimum(
+    model: Model,
+    point: Point,
+    longest: float,
+    bends: tuple[float, float] | None = None,
+    *,
+    added: bool,
+) -> Influence | None:
     """Return how far any conceivable record moves this table's optimum.
 
     Args:
         model: weights its records.
         point: the fit, within :data:`EXACT` of the optimum.
         longest: h, of the data's rows in units of the fit.
+        bends: ‖T₃‖ and ‖T₄‖ there, if known.
         added: whether the record is added.
     """
     known = smooth(model)
@@ -192,7 +225,7 @@ def of_optimum(model: Model, point: Point, longest: float, *, added: bool) -> In
         return None
     wide = widest(known, point.root.cpu() @ point.root.cpu().T) * (1 + 2 * _ROOM)
     course = _course(model, len(point.mean), longest * (1 + _ROOM), wide, added=added)
-    return None if course is None else _of_course(course, len(point.mean))
+    return None if course is None else _of_course(course, len(point.mean), bends)
 
 
 def certifies(model: Model, guide: Guide, columns: int) -> bool:

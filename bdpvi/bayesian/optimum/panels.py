@@ -87,8 +87,9 @@ class Job:
         some = GaussianPairs(found["r"], found["b2"])
         influence = None
         if self.longest is not None:
+            bends = self.expansion.bends if len(some) else None
             model, added = self.problem.model, kind == "add"
-            influence = of_optimum(model, self.point, self.longest, added=added)
+            influence = of_optimum(model, self.point, self.longest, bends, added=added)
         error = found.get("error")
         return Panel(kind, found["ids"], some, self.most, influence=influence, error=error)
 

@@ -130,9 +130,22 @@ def within(found: Any, shift: float, precisions: np.ndarray) -> float:
     return shift / float(found.shift)
 
 
-def largest_part(seeds: Iterable[int]) -> float:
-    """Return the largest part of a bound that refits of records added and removed use."""
-    closest = 0.0
+def of_others(one: Gaussian, other: Gaussian, z: np.ndarray, y: float, added: bool) -> float:
+    """Return the largest log-change of the precision of all terms but one record's own."""
+    weight, rest = min(1, bounds(len(z) - 1)[0] / float(np.linalg.norm(z))), []
+    for at, has in ((one, not added), (other, added)):
+        _, v = moments(z[None], np.array([y]), at)
+        rest.append(at[1] - has * weight * v[0] * np.outer(z, z))
+    root = np.linalg.inv(np.linalg.cholesky(rest[0]))
+    return float(np.abs(np.log(np.linalg.eigvalsh(root @ rest[1] @ root.T))).max())
+
+
+def largest_part(seeds: Iterable[int]) -> tuple[float, float]:
+    """Return the largest parts of bounds that refits of records added and removed use.
+
+    Of the shift, and of the spread of this table.
+    """
+    closest, widest = 0.0, 0.0
     for seed in seeds:
         x, y = table(seed)
         d, (z, w) = x.shape[1], design(x)
@@ -148,17 +161,23 @@ def largest_part(seeds: Iterable[int]) -> float:
                     (False, after, whole, optimum(dataset(*more))),
                 ):
                     pair = change(one, other)
-                    here = of_optimum(MODEL, point, residual(point)[1], added=added)
+                    bends = Expansion(point).bends
+                    here = of_optimum(MODEL, point, residual(point)[1], bends, added=added)
+                    assert here is not None
                     closest = max(closest, within(here, *pair))
                     within(of_any_table(MODEL, d + 1, added=added), *pair)
-    return closest
+                    others = of_others(one, other, own_z[-1], label, added)
+                    assert others <= here.spread
+                    widest = max(widest, others / here.spread)
+    return closest, widest
 
 
 @pytest.mark.parametrize("seeds", [(3, 12, 17), pytest.param(range(80), marks=pytest.mark.slow)])
 def test_no_record_moves_an_optimum_further_than_any_is_said_to(seeds: Iterable[int]) -> None:
     found = largest_part(seeds)
-    print(f"largest part of the bound on the shift: {found:.4f}")
-    assert 0.7 < found <= 1
+    print("largest part of the bound on the shift and the spread: {:.4f}, {:.4f}".format(*found))
+    assert 0.7 < found[0] <= 1
+    assert 0.3 < found[1] <= 1
 
 
 @cache
@@ -241,12 +260,50 @@ def test_the_upper_sum_solves_the_inequality(added: bool, longest: float, factor
         e2, f = (1 - b) * h**2 + b * k**2, (1 - b) * h + b * k
         u, x = c / (1 - theta), c * (k + f) ** 2 / (4 * k * (2 - e2 / 2))
         fastest = row * norm / ridge * math.sqrt(1 + row**2 / ridge)
-        return [min(h * u + h**2 * x, fastest), math.sqrt(rho) * u]
+        return [min(h * u + h**2 * x, fastest), math.sqrt(rho) * u, rho * x]
 
-    truth = solve_ivp(speeds, (0, 1), [0.0, 0.0], rtol=1e-10, atol=1e-12, max_step=0.01).y[:, -1]
-    shift, s = Course(norm, row, ridge, h0, 1 / least, added).end()
+    truth = solve_ivp(speeds, (0, 1), [0.0] * 3, rtol=1e-10, atol=1e-12, max_step=0.01).y[:, -1]
+    shift, s, turn = Course(norm, row, ridge, h0, 1 / least, added).end()
     assert truth[1] <= shift <= 1.001 * truth[1]
     assert truth[0] <= s <= 1.005 * truth[0]
+    assert truth[2] <= turn <= 1.002 * truth[2]
+
+
+def test_the_bends_are_those_of_sums_over_records() -> None:
+    """‖T₃‖ and ‖T₄‖ as matrices with n and n² rows, by 80 nodes."""
+    x, y = table(17)
+    point, (z, w) = optimum(dataset(x, y)), design(x)
+    mean, root = point.mean.numpy(), point.root.numpy()
+    white, n = z @ root, z.shape[1]
+    logits = (z @ mean)[:, None] + np.linalg.norm(white, axis=1)[:, None] * NODES
+    p = 1 / (1 + np.exp(-logits))
+    third = w * ((p * (1 - p) * (1 - 2 * p)) @ WEIGHTS)
+    fourth = w * ((p * (1 - p) * (1 - 6 * p * (1 - p))) @ WEIGHTS)
+    square = np.einsum("ij,ik->ijk", white, white).reshape(-1, n * n)
+    truth = [
+        float(np.linalg.norm((rows.T * weights) @ square, 2))
+        for rows, weights in ((white, third), (square, fourth))
+    ]
+    assert Expansion(point).bends == pytest.approx(truth, rel=1e-8)
+
+
+def test_the_change_of_the_curvature_by_hand() -> None:
+    for added in (True, False):
+        course = Course(1.2, 3.0, 9.0, 0.2, 0.02, added)
+        own, a = 3.0 * math.sqrt(0.02), 1.2 * 3.0 * 0.02 / 4
+        truth = 0.3 * 0.1 + 0.2 * 0.05 + (math.exp(0.04) - 1 - 0.04)
+        if not added:
+            truth = (truth + a * (own * 0.1 + own**2 * 0.05)) / (1 - a)
+        assert course.change((0.1, 0.04, 0.05), (0.3, 0.2)) == pytest.approx(truth, rel=1e-9)
+    point = optimum(logistic(200))
+    plain, sharper = (
+        of_optimum(MODEL, point, residual(point)[1], bends, added=True)
+        for bends in (None, (0.0, 0.0))
+    )
+    assert plain is not None
+    assert sharper is not None
+    # What is left is of second order.
+    assert sharper.spread == pytest.approx(math.expm1(plain.spread) - plain.spread, rel=2e-2)
 
 
 def test_rates_of_any_table_are_capped() -> None:
@@ -284,7 +341,7 @@ def test_a_bound_has_room_for_fits_and_their_rounding() -> None:
     found, course = of_any_table(MODEL, 4, added=True), Course(*bounds(3), math.inf, 1.0, True)
     assert found is not None
     norm, row, ridge = bounds(3)
-    shift, s = Course(norm, row, ridge, row / math.sqrt(ridge), 1 / ridge, True).end()
+    shift, s, _ = Course(norm, row, ridge, row / math.sqrt(ridge), 1 / ridge, True).end()
     assert course.norm == norm
     assert 2.9 * 10 * EXACT < found.shift - shift < 5 * 10 * EXACT
     assert 10 * 10 * EXACT < found.spread - s < 20 * 10 * EXACT
