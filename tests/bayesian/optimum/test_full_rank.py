@@ -25,6 +25,7 @@ from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.influence import of_any_record
 from bdpvi.bayesian.mode.influence import of_any_table as of_any_mode
+from bdpvi.bayesian.optimum.box import widest
 from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.influence import EXACT, Course, of_any_table, of_optimum, residual
@@ -497,13 +498,12 @@ def test_the_numbers_of_a_field_by_hand(added: bool) -> None:
     found = of_optimum(MODEL, point, residual(point)[1], added=added)
     assert found is not None
     assert residual(point)[1] == pytest.approx(math.sqrt(max(sizes)), rel=1e-8)
-    for wide, covers in ((np.linalg.eigvalsh(a)[0], True), (row**2 / max(sizes), False)):
-        course = Course(norm, row, ridge, math.sqrt(max(sizes)), 1 / wide, added, field)
-        shift, s, _ = course.end()
-        s = math.log(math.exp(s) + course.share) if added else s - math.log1p(-course.share)
-        assert (shift >= found.shift * (1 - 1e-4)) or not covers
-        assert (shift <= found.shift) or covers
-        assert (s <= found.spread) or covers
+    wide = max(widest(MODEL, torch.tensor(one)) for one in (inverse, np.diag(d**-2)))
+    shift, s, _ = Course(norm, row, ridge, math.sqrt(max(sizes)), wide, added, field).end()
+    own = norm * row * wide / 4
+    s = math.log(math.exp(s) + own) if added else s - math.log1p(-own)
+    assert found.shift == pytest.approx(shift, rel=1e-4)
+    assert found.spread == pytest.approx(s, rel=1e-4)
     assert found.share == 0
 
 
