@@ -230,7 +230,8 @@ _MEANING = {
         "Bayesian differential privacy, not worst-case differential privacy: for a {noun} x′ "
         "drawn from the distribution that the reference {noun}s represent, Pr[S | D] ≤ e^ε Pr[S "
         "| D′] + δ for every set S of outputs and either order of D and D′, where D′ has "
-        "{change}. δ is a mean over such {noun}s: a {noun} rarer than δ may be fully exposed"
+        "{change}. It is a statement about this table, not about every table. δ is a mean over "
+        "such {noun}s: a {noun} rarer than δ, or unlike them, may be fully exposed"
     ),
     Kind.GROUP: (
         "Every-group differential privacy, not worst-case differential privacy: with confidence 1 "

@@ -206,12 +206,12 @@ def _experiment(place: Place, share: float) -> Bound:
     return replace(made.bound, epsilon=share)
 
 
-def _route(route: Any) -> Callable[[Place, float], Bound]:
+def _route(route: Any, times: int = 1) -> Callable[[Place, float], Bound]:
     def call(place: Place, share: float) -> Bound:
         pyro.clear_param_store()
         release = bdpvi.fit_private(
             MODEL,
-            anew(logistic_data(place.rows, 3)),
+            anew(logistic_data(times * place.rows, 3)),
             epsilon=share,
             route=route,
             ledger=place.kept,
@@ -384,6 +384,7 @@ DOORS = (
     Door("release, Bayesian", _experiment, _fitted),
     Door("objective, declared", _route(bdpvi.regression.ObjectivePerturbation(rows=2e4))),
     Door("objective, counted", _route(bdpvi.regression.ObjectivePerturbation())),
+    Door("posterior draws", _route(bdpvi.PosteriorDraws(rows=2e4), times=10)),
     Door("scores, declared", _route(bdpvi.regression.NoisyScores(rows=2000))),
     Door("scores, counted", _route(bdpvi.regression.NoisyScores())),
     Door("training, declared", _route(DPVI(rows=2000, steps=STEPS, batch=100, draws=5))),
