@@ -207,8 +207,9 @@ class PosteriorDraws:
         assert isinstance(model, BayesianLogisticRegression)
         if left.rows > 1:
             raise ValueError(
-                f"rows_per_unit={left.rows}: draws of a posterior have no price for several rows "
-                "of a unit; ObjectivePerturbation() has one"
+                f"rows_per_unit={left.rows}: draws of the posterior have no price for several "
+                "rows of a unit; ObjectivePerturbation(), the default, has one (leave "
+                "--draws-of-the-posterior out)"
             )
         spare = SPARE * left.delta
         variance = largest_variance(left.epsilon, left.delta - spare) - left.variance

@@ -192,7 +192,7 @@ def test_other_models_guides_and_units_name_a_route_that_works() -> None:
         with pytest.raises(ValueError, match="for BayesianLogisticRegression with an intercept"):
             bdpvi.fit_private(model, data(), epsilon=1.0, route=PosteriorDraws())
     people = People(Ledger(unit="id", rows_per_unit=2), unit="id", rows_per_unit=2)
-    with pytest.raises(ValueError, match=r"no price for several rows.*ObjectivePerturbation"):
+    with pytest.raises(ValueError, match=r"no price for several .*ObjectivePerturbation"):
         bdpvi.fit_private(
             MODEL, data().of_people(people), epsilon=1.0, route=PosteriorDraws(rows=5000)
         )
