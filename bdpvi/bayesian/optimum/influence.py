@@ -280,7 +280,8 @@ def certifies(model: Model, guide: Guide, columns: int) -> bool:
 
 def _inverse_curvature(point: Point) -> Tensor:
     """Return A⁻¹."""
-    return torch.linalg.inv(point.curvature).cpu()
+    inverse: Tensor = torch.linalg.inv(point.curvature)
+    return inverse.cpu()
 
 
 def residual(point: Point) -> tuple[float, float]:
