@@ -79,6 +79,13 @@ class Receipt:
         together = self.together[:1].upper() + self.together[1:]
         return sentences(self.bound.meaning, self.about, together)
 
+    @property
+    def in_one_sentence(self) -> str:
+        """How well anybody tells who is in the table, by these public numbers; "" if none say."""
+        if self.worst_case is None or self.experiment:
+            return ""
+        return self.worst_case.membership.in_one_sentence(self.worst_case.unit)
+
     def __str__(self) -> str:
         if self.experiment:
             return "an EXPERIMENT: its noise is seeded, so there is no guarantee"
