@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from bdpvi.bayesian.accounting.component import BayesianAccountant
     from bdpvi.bayesian.fit import Fit, Training, fit
+    from bdpvi.bayesian.gated.route import PosteriorDraws
     from bdpvi.bayesian.guarantees import BayesianDP, TypicalRecord, WorstCaseDP
     from bdpvi.bayesian.neighbours.coupled import Coupled
     from bdpvi.bayesian.optimum.route import Optimum
@@ -71,6 +72,7 @@ else:
             ),
             "bayesian.accounting.component": ("BayesianAccountant",),
             "bayesian.fit": ("Fit", "Training", "fit"),
+            "bayesian.gated.route": ("PosteriorDraws",),
             "bayesian.guarantees": ("BayesianDP", "TypicalRecord", "WorstCaseDP"),
             "bayesian.neighbours.coupled": ("Coupled",),
             "bayesian.optimum.route": ("Optimum",),
@@ -135,6 +137,7 @@ __all__ = [
     "Ledger",
     "NotCertifiedWarning",
     "Optimum",
+    "PosteriorDraws",
     "PrivacyUtilityWarning",
     "PrivateSVI",
     "Release",

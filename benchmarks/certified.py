@@ -1,8 +1,9 @@
 """What draws from the posterior itself cost under a certified Bayesian ε, and what they keep.
 
     python benchmarks/certified.py [--names simulated5_1e4 … adult abalone …] [--data FILE ...]
-        [--delta 1e-5] [--draws 1 10]
+        [--delta 1e-5] [--draws 1 10] [--guide FullRank]
     python benchmarks/certified.py --curve adult | --rule | --speed 1e6 20
+    python benchmarks/certified.py --whitened [--names …] [--data …]
     python benchmarks/certified.py --sweep [1e3 1e4 1e5 1e6]
     python benchmarks/certified.py --groups [simulated5_1e4 … adult]
     python benchmarks/certified.py --model poisson multinomial linear negative_binomial
@@ -13,7 +14,11 @@ one that holds for all tables, the share of the gain in log score that one draw 
 draws, held-out rows) of that of scikit-learn's logistic regression over the base rate, and CPU
 seconds of fit and certificate. Defaults throughout. ``simulatedD_N`` are exactly logistic; Adult,
 Abalone, breast cancer and ``fair`` (a survey; it needs statsmodels) are found as ``bdpvi compare``
-finds them; of a FILE the last column is the target, its most frequent value 1.
+finds them; of a FILE the last column is the target, its most frequent value 1. With ``--guide
+FullRank`` the last column is the ε of one draw over that of Laplace by the same terms of the range,
+without the third derivative. ``--whitened`` gives the model uncorrelated features of unit variance,
+by the means and covariances of the held-out rows, as from an earlier table: directions with under a
+twentieth of a column's variance are left out.
 ``--curve`` prints ε and log score of one draw at public temperatures. ``--rule`` prints for 12
 simulated populations the temperature that the rule plans for ε = 0.2 and 1, whether it is
 certified, the share, and (as an experiment) the least temperature in hindsight. ``--sweep`` takes
@@ -32,6 +37,7 @@ from __future__ import annotations
 import argparse
 import resource
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -50,6 +56,7 @@ from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.mode.plan import planned_temperature
+from bdpvi.bayesian.optimum.influence import of_any_table as of_any_optimum
 from bdpvi.privacy import mode_draws
 from bdpvi.privacy.entry import Charge
 from bdpvi.privacy.mode_draws import ModeDraws
@@ -128,6 +135,16 @@ def table(name: str) -> Table:
     return (found.train.x, found.train.y, found.test.x, found.test.y)
 
 
+def whitened(data: Table) -> Table:
+    """Return features in which the held-out rows are uncorrelated, with unit variance."""
+    seen = data[2].double().clamp(-2, 2)
+    sizes, axes = torch.linalg.eigh(torch.cov(seen.T))
+    kept = sizes > 0.05
+    made = (axes[:, kept] / sizes[kept].sqrt()).T
+    old, new = ((x.double().clamp(-2, 2) - seen.mean(0)) @ made.T for x in (data[0], seen))
+    return old, data[1], new, data[3]
+
+
 def score(fit: Fit, data: Table, temperature: float = 1.0) -> float:
     """Return the mean log score of one draw on the held-out rows, in nats."""
     assert isinstance(fit.model, bdpvi.BayesianLogisticRegression)
@@ -153,9 +170,24 @@ def share(fit: Fit, data: Table, temperature: float = 1.0) -> float:
     return (score(fit, data, temperature) - base) / (best - base)
 
 
-def fitted(data: Table) -> Fit:
+def fitted(data: Table, guide: str = "Laplace") -> Fit:
     model = bdpvi.BayesianLogisticRegression()
-    return bdpvi.fit(model, guides.Laplace(model), Dataset(data[0], data[1]), progress=False)
+    made = getattr(guides, guide)(model)
+    return bdpvi.fit(model, made, Dataset(data[0], data[1]), progress=False)
+
+
+def by_the_same_terms(data: Table, delta: float) -> float:
+    """Return Laplace's ε of one draw, its curvature turning by the longest row alone."""
+    fit = fitted(data)
+    assert isinstance(fit.model, bdpvi.BayesianLogisticRegression)
+    rows = fit.model.design(data[0].double()) @ fit.parameters["scale_tril"]
+    longest, panels = float(torch.linalg.vector_norm(rows, dim=1).max()), []
+    for panel in fit.panels:
+        known = panel.influence
+        assert known is not None
+        known = replace(known, spread=longest * known.shift)
+        panels.append(replace(panel, influence=known))
+    return price(replace(fit, panels=tuple(panels)), 1, delta)
 
 
 def price(fit: Fit, draws: int, delta: float, temperature: float = 1.0) -> float:
@@ -168,24 +200,26 @@ def price(fit: Fit, draws: int, delta: float, temperature: float = 1.0) -> float
     return found.epsilon if found is not None else float("inf")
 
 
-def for_all_tables(columns: int, delta: float) -> float:
+def for_all_tables(columns: int, delta: float, guide: str = "Laplace") -> float:
     """Return the worst-case ε of one draw, for all tables."""
-    found = of_any_table(bdpvi.BayesianLogisticRegression(), columns, added=True)
+    bound = of_any_table if guide == "Laplace" else of_any_optimum
+    found = bound(bdpvi.BayesianLogisticRegression(), columns, added=True)
     assert found is not None
     return mode_draws.epsilon([ModeDraws(influence=found)], delta)
 
 
-def row(name: str, draws: list[int], delta: float) -> None:
-    data = table(name)
+def row(name: str, draws: list[int], delta: float, guide: str, whiten: bool = False) -> None:
+    data = whitened(table(name)) if whiten else table(name)
     begun = time.process_time()
-    fit = fitted(data)
+    fit = fitted(data, guide)
     found = [price(fit, k, delta) for k in draws]
     spent = time.process_time() - begun
     n, d = data[0].shape
     prices = " | ".join(f"{one:.3g}" for one in found)
+    beside = "" if guide == "Laplace" else f" {found[0] / by_the_same_terms(data, delta):.3f} |"
     print(
-        f"| {Path(name).stem} | {n} | {d} | {prices} | {for_all_tables(d + 1, delta):.3g} | "
-        f"{share(fit, data):.3f} | {spent:.1f} |",
+        f"| {Path(name).stem} | {n} | {d} | {prices} | {for_all_tables(d + 1, delta, guide):.3g} | "
+        f"{share(fit, data):.3f} | {spent:.1f} |{beside}",
         flush=True,
     )
 
@@ -357,6 +391,8 @@ def main() -> None:
     parser.add_argument("--data", nargs="*", default=[])
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--draws", nargs="+", type=int, default=[1, 10])
+    parser.add_argument("--whitened", action="store_true")
+    parser.add_argument("--guide", choices=["Laplace", "FullRank"], default="Laplace")
     parser.add_argument("--curve", metavar="NAME")
     parser.add_argument("--rule", action="store_true")
     parser.add_argument("--sweep", nargs="*", type=float)
@@ -389,10 +425,11 @@ def main() -> None:
         speed(given.speed[0], given.speed[1], given.delta)
         return
     names = " | ".join(f"ε of {k}" for k in given.draws)
-    print(f"| table | N | d | {names} | ε for all tables | share | CPU s |")
-    print("| --- " * (6 + len(given.draws)) + "|")
+    beside = "" if given.guide == "Laplace" else " over Laplace |"
+    print(f"| table | N | d | {names} | ε for all tables | share | CPU s |{beside}")
+    print("| --- " * (6 + len(given.draws) + bool(beside)) + "|")
     for name in [*given.names, *given.data]:
-        row(name, given.draws, given.delta)
+        row(name, given.draws, given.delta, given.guide, given.whitened)
 
 
 if __name__ == "__main__":

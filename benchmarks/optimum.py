@@ -20,7 +20,8 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.optimum.elbo import Changed, Objective, Point, Records, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.newton import climb
-from bdpvi.bayesian.optimum.route import Optimum, pairs
+from bdpvi.bayesian.optimum.panels import pairs
+from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank
 from bdpvi.models.quadrature import derivatives

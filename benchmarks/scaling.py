@@ -44,7 +44,7 @@ from bdpvi.bayesian.neighbours.row_gradients import Step, TracedGradient
 from bdpvi.bayesian.optimum.elbo import Objective, Records, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.newton import climb
-from bdpvi.bayesian.optimum.route import pairs
+from bdpvi.bayesian.optimum.panels import pairs
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.noise.batches import BatchPlan
 

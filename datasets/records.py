@@ -83,7 +83,7 @@ class People:
         """
         if ledger is not None and self.kept not in (None, ledger):
             own = self.kept.book()
-            if ledger.id != own.id and (own.entries or own.marks):
+            if ledger.id != own.id and own.entries:
                 raise ValueError(
                     f"ledger={ledger.path or 'in memory'}: this table has one already, "
                     f"{self.kept.path or 'in memory'}, and {self.kept.history()}. One table has "

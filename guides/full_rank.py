@@ -15,7 +15,12 @@ from bdpvi.guides.gaussian import GaussianGuide, Pullback
 
 
 class FullRank(GaussianGuide):
-    """Full-rank Gaussian guide: a location and the Cholesky factor of the covariance."""
+    """Full-rank Gaussian guide: a location and the Cholesky factor of the covariance.
+
+    Of :class:`~bdpvi.BayesianLogisticRegression` with record weights, its default, draws at the
+    ELBO's optimum have a certified Bayesian ε: by ``neighbours=Optimum()``, the default, without
+    ``ridge``. Trained otherwise they have that of typical records.
+    """
 
     constraints = {"loc": constraints.real_vector, "scale_tril": softplus_lower_cholesky}  # noqa: RUF012
 

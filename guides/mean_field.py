@@ -18,7 +18,8 @@ class MeanField(GaussianGuide):
     """Mean-field Gaussian guide: a location and a scale for every coordinate.
 
     It is cheap, but with correlated features its variances are too small, and one draw from it
-    reveals more about a record than a draw from :class:`~bdpvi.guides.FullRank`.
+    reveals more about a record than a draw from :class:`~bdpvi.guides.FullRank`. Without a
+    ``noise_scale`` the guarantee is that of typical records.
     """
 
     constraints = {"loc": constraints.real, "scale": softplus_positive}  # noqa: RUF012

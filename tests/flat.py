@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -10,6 +12,7 @@ from bdpvi import Ledger, Release
 from bdpvi._ground.types import Unit
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.noise.keys import Key
+from bdpvi.programs.dpvi import DPVI
 from bdpvi.releases.transaction import Transaction
 from bdpvi.synthesis.synthetic import Synthetic
 from bdpvi.tables import Machine, Public, Request
@@ -58,6 +61,17 @@ def private(table: Any = None, **words: Any) -> Release:
     """Do :func:`bdpvi.private`."""
     table = _read(table, words)
     return bdpvi.private(table, **given(words))
+
+
+@contextmanager
+def few_steps(steps: int) -> Iterator[None]:
+    """Let trainings have few steps, where a test is not about what they find."""
+    usual: Any = DPVI.__init__.__kwdefaults__
+    with_all, usual["steps"] = usual["steps"], steps
+    try:
+        yield
+    finally:
+        usual["steps"] = with_all
 
 
 def request(**words: Any) -> Request:

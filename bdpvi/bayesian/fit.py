@@ -45,7 +45,8 @@ from bdpvi.releases import basis
 _TYPICAL = (
     "draws from this fit will have no worst-case ε and no certified Bayesian ε, but a guarantee "
     "for typical records: the influence of a single record is not bounded. guides.Laplace of "
-    "logistic regression has a certified ε, and bdpvi.fit_private a worst-case ε"
+    "logistic regression has a certified ε, so has guides.FullRank at the ELBO's optimum, "
+    "neighbours=Optimum(); and bdpvi.fit_private a worst-case ε"
 )
 
 
@@ -212,8 +213,9 @@ def fit(
 
     The guarantee of its draws is known before training. It is the first of these that applies: a
     worst-case ε with ``Optimum()``, a clip and a public noise scale; a certified Bayesian ε with
-    :class:`bdpvi.guides.Laplace` of logistic regression; and for all other models and guides, your
-    own included, the typical-record guarantee, :class:`bdpvi.TypicalRecord`. That one certifies
+    :class:`bdpvi.guides.Laplace` or, by ``Optimum()``, :class:`bdpvi.guides.FullRank` of logistic
+    regression; and for all other models and guides, your own included, the typical-record
+    guarantee, :class:`bdpvi.TypicalRecord`. That one certifies
     nothing for other records; a :class:`bdpvi.NotCertifiedWarning` says so before training, once
     per process, and with every release.
 

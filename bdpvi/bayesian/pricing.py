@@ -18,7 +18,9 @@ from bdpvi.bayesian.accounting.table import total as of_table
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
+from bdpvi.bayesian.optimum.influence import of_any_table as of_any_optimum
 from bdpvi.datasets.encoding import Encoding
+from bdpvi.guides.laplace import Laplace
 from bdpvi.models.family import weighing
 from bdpvi.models.kinds import Known
 from bdpvi.privacy.conceivable import Influence
@@ -36,8 +38,8 @@ def usual_kind(fit: Fit) -> Kind:
     """Return the strongest guarantee that the fit can give.
 
     Worst-case DP if possible, Bayesian DP if the range of any conceivable record's cost is known,
-    otherwise the typical-record guarantee. Draws from ``guides.Laplace`` have a worst case as well
-    as a Bayesian ε.
+    otherwise the typical-record guarantee. Draws from ``guides.Laplace``, and from
+    ``guides.FullRank`` at the optimum, have a worst case as well as a Bayesian ε.
     """
     if fit.guide.noise_scale is not None and not without_worst_case(fit):
         return Kind.WORST_CASE
@@ -67,7 +69,8 @@ def membership(fit: Fit, *, planned: Charge | None = None) -> Membership:
     public numbers. It charges nothing, and takes a few seconds, as means are bounded at several ε.
 
     Args:
-        fit: a fit of the table with a certified range, by ``guides.Laplace``.
+        fit: a fit of the table with a certified range, by ``guides.Laplace`` or
+            ``guides.FullRank``.
         planned: a further release.
 
     Raises:
@@ -215,11 +218,12 @@ def check_delta(fit: Fit, delta: float, kind: Kind) -> None:
 
 def without_worst_case(fit: Fit) -> str:
     """Return why releases from ``fit`` have no worst-case guarantee, "" if they have one."""
-    mode = any(panel.error is not None for panel in fit.panels)  # only proven modes have one
+    # Only proven modes and optima have one.
+    mode = any(panel.error is not None for panel in fit.panels)
     if fit.guide.noise_scale is None and not mode:
         return "the guide has no public noise_scale"
     if mode and (rows := fit.ledger.rows_per_unit) > 1:
-        return f"draws at a posterior mode have none for {rows} rows per unit"
+        return f"draws with the guide's own covariance have none for {rows} rows per unit"
     if mode and not bounded(fit):
         return "the influence of a record is not bounded: this needs a strong prior, and Mode()"
     if not bounded(fit):
@@ -238,17 +242,18 @@ def bounded(fit: Fit) -> bool:
 
 
 def of_any(fit: Fit) -> Influence | None:
-    """Return how far any added record moves the mode of any table, if that prices the draws.
+    """Return how far any added record moves the fit to any table, if that prices the draws.
 
-    It does for proven modes, which have an influence in each panel, and units of one row. A bound
-    for removed records is required too, so that panels have one for every table.
+    It does for proven modes and optima, which have an influence in each panel, and units of one
+    row. A bound for removed records is required too, so that panels have one for every table.
     """
     model, known = weighing(fit.model), [panel.influence for panel in fit.panels]
     if model is None or fit.ledger.rows_per_unit > 1:
         return None
     if not known or known[0] is None or None in known:
         return None
-    added, removed = (of_any_table(model, known[0].columns, added=a) for a in (True, False))
+    bounds = of_any_table if isinstance(fit.guide, Laplace) else of_any_optimum
+    added, removed = (bounds(model, known[0].columns, added=a) for a in (True, False))
     return removed and added
 
 

@@ -86,8 +86,8 @@ def check(price: Bound, epsilon: float) -> None:
     if price.kind in (Kind.BAYESIAN, Kind.GROUP) and price.doubt:
         raise ValueError(
             f"epsilon={epsilon:g}: the {price.kind.value} ε is {price.mark}. Nothing was charged. "
-            "Take guides.Laplace, or the worst case with a clip and a noise scale, or "
-            "guarantee=TypicalRecord(), a guarantee for most records only"
+            "Take guides.Laplace or, by Optimum(), guides.FullRank, or the worst case with a clip "
+            "and a noise scale, or guarantee=TypicalRecord(), a guarantee for most records only"
         )
 
 
@@ -100,8 +100,8 @@ def warn(total: Cost, price: Bound) -> None:
     if total.worst_case is None and not (bayesian and bayesian.certified):
         warnings.warn(
             f"the release has no worst-case ε and no certified Bayesian ε: it has {what}. Draws "
-            "from guides.Laplace of logistic regression have a certified ε, and releases by "
-            "bdpvi.fit_private a worst-case ε",
+            "from guides.Laplace or, by Optimum(), guides.FullRank of logistic regression have a "
+            "certified ε, and releases by bdpvi.fit_private a worst-case ε",
             NotCertifiedWarning,
             stacklevel=2,
         )

@@ -78,6 +78,14 @@ class RequestOptions:
     epsilon: Annotated[float, typer.Option(help=WORDS["epsilon"])]
     delta: Annotated[float, typer.Option(help=WORDS["delta"])] = 1e-5
     draws: Annotated[int, typer.Option(help=WORDS["draws"])] = 1
+    of_the_posterior: Annotated[
+        bool,
+        typer.Option(
+            "--draws-of-the-posterior",
+            help="Release draws of the posterior itself, with a worst case. A table that is too "
+            "flat for ε, such as a small or wide one, is refused, at the same price.",
+        ),
+    ] = False
     purpose: Annotated[
         str,
         typer.Option(
@@ -125,6 +133,8 @@ class RequestOptions:
         self, data: str, columns: ColumnOptions, account: AccountOptions, known: TableFile
     ) -> Request:
         """Return the request; no table is read."""
+        from bdpvi.bayesian.gated.route import PosteriorDraws
+
         validate.choice("for", self.purpose, PURPOSES)
         if self.categories:
             validate.choice("categories", self.categories, CATEGORIES)
@@ -144,7 +154,7 @@ class RequestOptions:
             positive=self.positive,
             epsilon=self.epsilon,
             delta=self.delta,
-            draws=self.draws,
+            draws=PosteriorDraws(draws=self.draws) if self.of_the_posterior else self.draws,
             model=self.regression,
             intervals=self.purpose == PURPOSES[1],
             guarantee=guarantee_of(self.guarantee),

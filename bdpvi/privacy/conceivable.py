@@ -3,7 +3,8 @@ r"""The cost of any conceivable record, given bounds on how it moves a Gaussian.
 In units of the first Gaussian the pair is P = N(0, I) and Q = N(β, K⁻¹) in n coordinates, with
 ‖β‖ ≤ b. One record turns the precision I into K in two ways: it moves the mode, which changes the
 curvature of all other terms by factors from lo = e^{−s} to hi = e^{s}, and it adds or removes its
-own curvature, a matrix of rank one (:mod:`bdpvi.bayesian.mode.influence` gives b, s and a).
+own curvature, a matrix of rank one (:mod:`bdpvi.bayesian.mode.influence` and, of full-rank
+Gaussians at an ELBO's optimum, :mod:`bdpvi.bayesian.optimum.influence` give b, s and a).
 
 *Structure.* Take e₁ along β and reveal x_⊥, all other coordinates, first. Their means are 0 under
 both; their precision under Q is K's Schur complement. Its eigenvalues lie between lo and hi, except

@@ -55,7 +55,7 @@ import numpy as np
 
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.loss_bounds import Array, Deltas
-from bdpvi.privacy.loss_distribution import deltas_together
+from bdpvi.privacy.loss_distribution import HIGHEST, composed
 from bdpvi.privacy.perturbed_loss import MinimumLoss, gaussian_delta
 from bdpvi.privacy.perturbed_objective import PerturbedObjective, reach
 from bdpvi.privacy.sampled_steps import LEAST_NOISE
@@ -127,13 +127,13 @@ def steps_within(
     mu = rows / price.noise_multiplier
     loss = MinimumLoss(mu, 0.0, 1.0)
     epsilon, most = _below(lambda e: gaussian_delta(e, mu**2) + spare, mu, reach(loss))
-    most[-1] = spare
+    most[-1], asked = spare, np.minimum(epsilon, HIGHEST)
 
     def excess(noise: float) -> float:
         if noise / rows < LEAST_NOISE:
             return math.inf
-        each = deltas_together((replace(run, noise_multiplier=noise, rows=rows),))
-        return float((each(epsilon) / most).max())
+        made = composed((replace(run, noise_multiplier=noise, rows=rows),))
+        return float((np.asarray(made.get_delta_for_epsilon(asked)) / most).max())
 
     return replace(run, noise_multiplier=smallest(excess, 1.0, run.noise_multiplier, slack=1e-3))
 

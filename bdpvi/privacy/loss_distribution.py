@@ -281,11 +281,11 @@ def deltas_together(
 
     def deltas(epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
         nonlocal grid, values
-        epsilons = np.minimum(epsilons, _HIGHEST)
+        epsilons = np.minimum(epsilons, HIGHEST)
         low, high = float(epsilons.min()), float(epsilons.max())
         if not len(grid) or low < grid[0] or high > grid[-1]:
             room = (1 + high - low) / 2
-            ends = round((low - room) / interval), round(min(high + room, _HIGHEST) / interval)
+            ends = round((low - room) / interval), round(min(high + room, HIGHEST) / interval)
             if ends[1] - ends[0] > _MOST_KNOWN:
                 order = np.argsort(epsilons)
                 found = np.empty_like(epsilons)
@@ -301,7 +301,7 @@ def deltas_together(
 
 _MOST_KNOWN = 200_000
 """The most values of δ that are tabulated at once."""
-_HIGHEST = 300.0
+HIGHEST = 300.0
 """A larger ε has the δ of this one, which is an upper bound."""
 
 

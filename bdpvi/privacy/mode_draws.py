@@ -1,4 +1,4 @@
-"""Worst-case privacy of draws at a posterior's mode, by Rényi divergences.
+"""Worst-case privacy of draws at a posterior's mode or an ELBO's optimum, by Rényi divergences.
 
 **A pair.** Neighbours are D and D ∪ {x}. :class:`.ModeDraws` bounds how far any x moves the
 Gaussian of any D, so :meth:`.Influence.log_moment` bounds the log-moments of every pair, in both
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # takes a while
 
 @dataclass(frozen=True, kw_only=True)
 class ModeDraws(Event):
-    """Samples from N(m, τH⁻¹) at the mode of a posterior, for any table.
+    """Samples from N(m, τH⁻¹) at a posterior's mode, or an ELBO's optimum, for any table.
 
     Attributes:
         influence: how far any added record moves m and H of any table. Over all tables this covers

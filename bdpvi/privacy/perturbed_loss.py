@@ -159,9 +159,11 @@ class MinimumLoss:
     def of_falling(self, epsilon: Array) -> Array:
         """Return G(kμ, ε) and the bound on the integral, at ε ≥ 0."""
         parts = np.array_split(epsilon, 1 + len(epsilon) * _CELLS // _AT_ONCE)
-        return np.concatenate([self._of_falling(part[:, None]) for part in parts])
+        falls = np.concatenate([self._of_falling(part[:, None]) for part in parts])
+        return gaussian_delta(epsilon, (self.k * self.mu) ** 2) + falls
 
     def _of_falling(self, epsilon: Array) -> Array:
+        """Return the bound on the integral."""
         mu, m = self.mu, self.m
         edges = self.k * np.exp(np.linspace(0, -_SPAN, _CELLS + 1))
         peak = min(self.k, 0.5)
@@ -185,9 +187,7 @@ class MinimumLoss:
         # Residuals below the smallest cell.
         nearest = (epsilon[:, 0] - last**2 * m - highest) / (last * mu)
         rest = mu * last * _density(np.maximum(nearest, 0.0))
-        falls = np.where(x > 0, falls, 0.0).clip(min=0).sum(1)
-        whole = gaussian_delta(epsilon[:, 0], (self.k * mu) ** 2)
-        return np.asarray(whole + falls + rest)
+        return np.asarray(np.where(x > 0, falls, 0.0).clip(min=0).sum(1) + rest)
 
 
 def gaussian_delta(epsilon: Array, variance: Array | float) -> Array:

@@ -25,6 +25,7 @@ from bdpvi.tables.work import Work
 if TYPE_CHECKING:
     import pandas as pd
 
+    from bdpvi.bayesian.gated.route import PosteriorDraws
     from bdpvi.models.kinds import OfClasses, OfNumbers
     from bdpvi.releases.released import Release
 
@@ -39,7 +40,7 @@ def private(
     positive: object = None,
     epsilon: float,
     delta: float = 1e-5,
-    draws: int = 1,
+    draws: int | PosteriorDraws = 1,
     model: OfNumbers | OfClasses | None = None,
     intervals: bool = False,
     guarantee: Guarantee | None = None,

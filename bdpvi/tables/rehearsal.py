@@ -47,7 +47,9 @@ def rehearse(work: Work) -> None:
     asked: Request = work.asked
     if asked.bayesian:
         return
-    draws = 2 if asked.uses_noisy_scores or asked.uses_dpvi else min(asked.draws, 2)
+    draws = asked.draws
+    if isinstance(draws, int):
+        draws = 2 if asked.uses_noisy_scores or asked.uses_dpvi else min(draws, 2)
     public = replace(asked.public, rows=asked.public.rows or MANY)
     brief = replace(asked, draws=draws, public=public)
     given: dict[str, Any] = {"asked": brief, "where": None, "limit": None, "trial": True}

@@ -12,6 +12,7 @@ from bdpvi._ground.types import Machine as Machine
 from bdpvi._ground.types import Unit as Unit
 
 if TYPE_CHECKING:  # so that a command's help is quick
+    from bdpvi.bayesian.gated.route import PosteriorDraws
     from bdpvi.bayesian.guarantees import Guarantee
     from bdpvi.datasets.encoding import Encoding
     from bdpvi.datasets.formats import FileFormat
@@ -166,13 +167,18 @@ class Request:
     positive: object = None
     epsilon: float
     delta: float = 1e-5
-    draws: int = 1
+    draws: int | PosteriorDraws = 1
     model: OfNumbers | OfClasses | None = None
     intervals: bool = False
     guarantee: Guarantee | None = None
     public: Public = field(default_factory=Public)
     unit: Unit | None = None
     name: str = ""
+
+    @property
+    def number(self) -> int:
+        """The number of posterior samples."""
+        return self.draws if isinstance(self.draws, int) else self.draws.draws
 
     @property
     def person(self) -> str:

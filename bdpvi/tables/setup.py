@@ -65,9 +65,13 @@ def setup(asked: Request, found: Encoded | None = None) -> Setup:
     public, model = asked.public, asked.model
     if asked.bayesian:
         return Setup(posterior(public.base_rate))
-    route: Any = ObjectivePerturbation(rows=public.rows, draws=asked.draws)
+    route: Any = asked.draws
+    if isinstance(route, int):
+        route = ObjectivePerturbation(rows=public.rows, draws=route)
+    else:
+        route = replace(route, rows=public.rows or route.rows)
     if asked.uses_dpvi or asked.uses_noisy_scores:
-        draws = _DRAWS if asked.draws == 1 else asked.draws
+        draws = _DRAWS if asked.number == 1 else asked.number
         route = DPVI(rows=public.rows, draws=draws)
         if asked.uses_noisy_scores:
             route = Intervals(scores=NoisyScores(rows=public.rows, draws=draws), trained=route)

@@ -20,7 +20,12 @@ def check(asked: Request) -> None:
     """
     validate.epsilon(asked.epsilon)
     validate.probability("delta", asked.delta)
-    validate.positive_int("draws", asked.draws)
+    validate.positive_int("draws", asked.number)
+    if not isinstance(asked.draws, int) and (asked.intervals or asked.model or asked.bayesian):
+        raise ValueError(
+            f"draws={asked.draws}: draws of the posterior with a worst case are for logistic "
+            "regression without intervals; give a number"
+        )
     _check_labels(asked)
     if asked.model is not None:
         _check_model(asked)

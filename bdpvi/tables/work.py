@@ -237,7 +237,7 @@ class Work:
         if isinstance(guarantee, BayesianDP) and guarantee.rows is None and rows is not None:
             guarantee = replace(guarantee, rows=rows)  # by which a temperature is planned
         wanted = Asked(
-            draws=asked.draws,
+            draws=asked.number,
             epsilon=asked.epsilon,
             delta=asked.delta,
             guarantee=guarantee,

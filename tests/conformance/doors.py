@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -207,12 +206,12 @@ def _experiment(place: Place, share: float) -> Bound:
     return replace(made.bound, epsilon=share)
 
 
-def _route(route: Any) -> Callable[[Place, float], Bound]:
+def _route(route: Any, times: int = 1) -> Callable[[Place, float], Bound]:
     def call(place: Place, share: float) -> Bound:
         pyro.clear_param_store()
         release = bdpvi.fit_private(
             MODEL,
-            anew(logistic_data(place.rows, 3)),
+            anew(logistic_data(times * place.rows, 3)),
             epsilon=share,
             route=route,
             ledger=place.kept,
@@ -227,7 +226,7 @@ def _route(route: Any) -> Callable[[Place, float], Bound]:
 
 def _private(target: str, **given: Any) -> Callable[[Place, float], Bound]:
     def call(place: Place, share: float) -> Bound:
-        with _few_steps():
+        with flat.few_steps(STEPS):
             release = flat.private(
                 place.table if place.given else people(place.rows).copy(),
                 target=target,
@@ -248,16 +247,6 @@ def _private(target: str, **given: Any) -> Callable[[Place, float], Bound]:
 def _usual(target: str, **given: Any) -> Callable[[Place, float], Bound]:
     """The same from a data frame of few columns, kinds of which are estimated as well."""
     return _private(target, numeric=(), **given)
-
-
-@contextmanager
-def _few_steps() -> Iterator[None]:
-    usual: Any = DPVI.__init__.__kwdefaults__
-    with_all, usual["steps"] = usual["steps"], STEPS
-    try:
-        yield
-    finally:
-        usual["steps"] = with_all
 
 
 def _places(place: Place) -> tuple[object, ...]:
@@ -395,6 +384,7 @@ DOORS = (
     Door("release, Bayesian", _experiment, _fitted),
     Door("objective, declared", _route(bdpvi.regression.ObjectivePerturbation(rows=2e4))),
     Door("objective, counted", _route(bdpvi.regression.ObjectivePerturbation())),
+    Door("posterior draws", _route(bdpvi.PosteriorDraws(rows=2e4), times=10)),
     Door("scores, declared", _route(bdpvi.regression.NoisyScores(rows=2000))),
     Door("scores, counted", _route(bdpvi.regression.NoisyScores())),
     Door("training, declared", _route(DPVI(rows=2000, steps=STEPS, batch=100, draws=5))),

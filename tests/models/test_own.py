@@ -220,6 +220,7 @@ def test_fits_without_each_record_are_within_the_certificate() -> None:
 
 
 @pytest.mark.whole
+@pytest.mark.usefixtures("quick")
 def test_every_statement_names_what_is_stated(tmp_path: Path) -> None:
     model, data = made(), table(400)
     ledger = Ledger.at(tmp_path / "ledger.jsonl")

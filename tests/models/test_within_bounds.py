@@ -67,6 +67,7 @@ def test_estimators_predict_within_the_bounds() -> None:
 
 
 @pytest.fixture(scope="module")
+@flat.few_steps(20)
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Release, Path]:
     random, path = np.random.default_rng(0), tmp_path_factory.mktemp("events")
     frame = pd.DataFrame(
@@ -121,7 +122,7 @@ def test_targets_drawn_for_arviz_lie_within_the_bounds() -> None:
     pytest.importorskip("arviz")
     x = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
     y = torch.poisson((2 * x[:, 0]).exp(), generator=torch.Generator().manual_seed(1))
-    route = DPVI(rows=2000, steps=100, draws=20)
+    route = DPVI(rows=2000, steps=40, draws=20)
     model = bdpvi.BayesianPoissonRegression(largest=30)
     release = bdpvi.fit_private(model, (x, y), epsilon=2.0, route=route)
     found: Tensor = release.predict_draws(20 * x[:50])

@@ -28,7 +28,7 @@ N = 3000
 WARD = torch.arange(N) % 3
 X = torch.sin(torch.arange(2.0 * N)).reshape(N, 2)
 Y = X @ torch.tensor([0.5, -0.5]) + torch.tensor([0.0, 1.0, 1.5])[WARD]
-ROUTE = bdpvi.DPVI(rows=N, steps=200, progress=False)
+ROUTE = bdpvi.DPVI(rows=N, steps=60, progress=False)
 PACKED = torch.cat([X, WARD[:, None].float()], 1)
 BY_NAME = {"y": Y, "ward": WARD, "x": X}
 
@@ -103,7 +103,8 @@ def test_a_training_is_that_of_the_pair_to_the_bit(
 
 @pytest.mark.parametrize("given", [(X, WARD, Y), BY_NAME, Rows()], ids=["tuple", "name", "items"])
 def test_a_saved_release_predicts_as_before(given: Any, tmp_path: Path) -> None:
-    made = bdpvi.fit_private(wards, given, epsilon=5.0, route=ROUTE)
+    route = bdpvi.DPVI(rows=N, steps=200, progress=False)
+    made = bdpvi.fit_private(wards, given, epsilon=5.0, route=route)
     assert made.feature_names == ("x", "ward")
     x, ward = X[:6], WARD[:6]
     found = made.predict_mean({"ward": ward, "x": x})

@@ -91,6 +91,7 @@ def test_a_level_and_a_column_of_one_name_do_not_meet(intervals: bool) -> None:
     assert rows["sex=F (2)"].mean > 1 > abs(rows["sex=F"].mean)
 
 
+@flat.few_steps(20)
 def test_an_exposure_is_known_by_its_column() -> None:
     rng = np.random.default_rng(0)
     years = rng.uniform(1, 9, 1000)

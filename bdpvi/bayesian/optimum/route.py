@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import log, validate
-from bdpvi._ground.checkpoint import Checkpoint, Once, always
+from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi._ground.progress import Track, silent
-from bdpvi._ground.threads import each, slices
-from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.fingerprint import identity
 from bdpvi.bayesian.inference.guide import Guide
@@ -38,50 +35,15 @@ from bdpvi.bayesian.neighbours.route import (
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.bayesian.optimum.displacements import Moves
 from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, Source, start
-from bdpvi.bayesian.optimum.enclosing import enclosing
 from bdpvi.bayesian.optimum.expansion import Expansion
+from bdpvi.bayesian.optimum.influence import EXACT, certifies, residual
 from bdpvi.bayesian.optimum.newton import climb
+from bdpvi.bayesian.optimum.panels import Job
 from bdpvi.bayesian.optimum.search import search
 from bdpvi.bayesian.optimum.sensitivity import largest, room, scale_name
 from bdpvi.bayesian.optimum.sizes import PART, Size, memory
 from bdpvi.models.contract import Model
 from bdpvi.models.family import Family, smooth
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """The inputs for computing neighbours, once the guide is fitted.
-
-    Attributes:
-        problem: the fit's problem.
-        point: the optimum.
-        tolerance: bound on the norm of the gradient there.
-        most: bound on every conceivable record's Σb², if :func:`largest` gives one.
-        track: shows progress.
-        kept: storage for finished parts.
-    """
-
-    problem: Problem
-    point: Point
-    tolerance: float
-    most: float | None
-    track: Track[Any]
-    kept: Checkpoint | None
-
-    @cached_property
-    def expansion(self) -> Expansion:
-        """The ELBO near the optimum; it needs passes over the records."""
-        return Expansion(self.point, self.tolerance)
-
-    @property
-    def once(self) -> Once:
-        """Returns the tensors of a named part, computing them unless they are stored."""
-        return always if self.kept is None else self.kept.once
-
-    def nobody(self, kind: str) -> Panel:
-        """Return an empty panel, for the worst case alone."""
-        none = torch.empty(0, 1, dtype=torch.float64)
-        return Panel(kind, none[:, 0].long(), GaussianPairs(none, none), self.most)
 
 
 class Optimum(Neighbours):
@@ -91,7 +53,9 @@ class Optimum(Neighbours):
     regressions of numbers and counts made by their ``bounded``, with a full-rank or a mean-field
     guide. The plan's steps, seed and optimiser are not used. A record's
     cost is an upper bound: the proven error of the neighbour's optimum is added to the difference
-    of the means and of the covariances.
+    of the means and of the covariances. Of weighted logistic regression with
+    :class:`bdpvi.guides.FullRank` the influence of any conceivable record is bounded
+    (:mod:`bdpvi.bayesian.optimum.influence`), so that the cost of draws is certified.
 
     Args:
         kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once.
@@ -132,8 +96,10 @@ class Optimum(Neighbours):
     @classmethod
     def bounds(cls, model: Model, guide: Guide, features: int = 1) -> bool:  # noqa: D102
         known = smooth(model)
-        bounded = known is not None and math.isfinite(known.score_bound(1))
-        return bounded and guide.noise_scale is not None
+        if known is None:
+            return False
+        bounded = guide.noise_scale is not None and math.isfinite(known.score_bound(1))
+        return bounded or certifies(model, guide, known.weights(features))
 
     def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Fit the guide, then find every neighbour's optimum.
@@ -160,8 +126,11 @@ class Optimum(Neighbours):
         objective = Objective(source, precision, scale == "scale", last)
         most, kept = largest(model, problem.guide, weights), self._storage(problem, neighbours)
 
+        certified = certifies(problem.model, problem.guide, weights)
+
         def enough(point: Point) -> bool:
-            return most is not None and point.distance <= allowed
+            near = most is not None and point.distance <= allowed
+            return near or (certified and point.gradient_norm <= EXACT)
 
         with log.step("fit"):
             point, convergence = self._search_optimum(problem, objective, enough, kept)
@@ -171,7 +140,10 @@ class Optimum(Neighbours):
                 f"than the {allowed:.3g} that its sensitivity allows for; use a larger clip or "
                 "weight_norm"
             )
-        job = Job(problem, point, max(self.tolerance, point.gradient_norm), most, track, kept)
+        tolerance, longest = max(self.tolerance, point.gradient_norm), None
+        if certified:
+            tolerance, longest = EXACT, _longest_row(point)
+        job = Job(problem, point, tolerance, most, track, kept, longest)
         panels = tuple(self._panel(job, rows) for rows in neighbours)
         return TrainedNeighbours({"loc": point.mean, scale: point.scale}, convergence, panels)
 
@@ -240,13 +212,12 @@ class Optimum(Neighbours):
 
     def _panel(self, job: Job, rows: RowFits) -> Panel:
         """Return the panel of the neighbours of one kind."""
-        if job.most is not None and not len(rows.records):
-            return job.nobody(rows.kind)
-        found = job.once(rows.kind, lambda: self._solve_neighbours(job, rows))
-        return Panel(rows.kind, found["ids"], GaussianPairs(found["r"], found["b2"]), job.most)
+        if job.bounded and not len(rows.records):
+            return job.panel(rows.kind, job.nobody)
+        return job.panel(rows.kind, job.once(rows.kind, lambda: self._solve_neighbours(job, rows)))
 
     def _solve_neighbours(self, job: Job, rows: RowFits) -> dict[str, Tensor]:
-        """Return the neighbours' ids, r and b²."""
+        """Return the neighbours' ids and :meth:`Job.pairs`."""
         expansion, problem = job.expansion, job.problem
         records = expansion.point.objective.records
         if rows.records is not problem.data:
@@ -259,9 +230,7 @@ class Optimum(Neighbours):
             moves = self.moves(
                 expansion, records, rows.sign, job.track, rows.kind, ids, bounded=bounded
             )
-        found = pairs(expansion, moves, problem.guide, job.most)
-        every = {"ids": rows.records.ids, "r": found.r, "b2": found.b2}
-        return {name: value.cpu() for name, value in every.items()}
+        return {"ids": rows.records.ids.cpu(), **job.pairs(moves)}
 
     def moves(
         self,
@@ -316,34 +285,20 @@ def _track_items(
     return track(items, f"{kind}, {description}")
 
 
-def pairs(
-    expansion: Expansion, moves: Moves, guide: Guide, most: float | None = None
-) -> GaussianPairs:
-    """Return the fit against every neighbour as ``guide`` releases them, with proven errors added.
+def _longest_row(point: Point) -> float:
+    """Return the longest row in units of the fit.
 
-    In units of Σ + ridge·Σ² the error of the mean is at most that in units of Σ. With a public,
-    isotropic covariance only the distance of the means matters, one number per record, bounded by
-    ``most`` if it is given, see :func:`largest`.
+    Raises:
+        FloatingPointError: if the fit is not proven to be near enough to the optimum.
     """
-    coordinates, ridge = expansion.coordinates, guide.ridge
-    if guide.noise_scale is not None:
-        frame = coordinates.frame
-        distance = torch.linalg.vector_norm(frame @ moves.m, dim=0)
-        distance = distance + moves.error * torch.linalg.matrix_norm(frame, 2)
-        b2 = (distance / guide.noise_scale).square().unsqueeze(1)
-        if most is not None:
-            b2 = b2.nan_to_num(most, most).clamp(max=most)
-        return GaussianPairs(torch.ones_like(b2), b2)
-
-    def some(columns: slice) -> GaussianPairs:
-        part = moves.select(columns)
-        bare = coordinates.pairs(part.m, part.y, ridge)
-        covariance = coordinates.spill(part.y, math.sqrt(2) * part.error, ridge)
-        return enclosing(bare, part.error * coordinates.stretch, covariance)
-
-    # LAPACK processes one small matrix at a time and leaves the other cores idle.
-    blocks = list(each(some, slices(len(moves.error), expansion.columns)))
-    return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
+    away, longest = residual(point)
+    if not away <= EXACT:
+        raise FloatingPointError(
+            f"the fit is only known to within a gradient of {away:.3g} standard deviations of the "
+            f"optimum, more than {EXACT:g}, because of rounding: guides.Laplace is certified for "
+            "larger tables"
+        )
+    return longest
 
 
 def _check_problem(problem: Problem) -> tuple[Family, str]:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from bdpvi._ground import log
 from bdpvi._ground.progress import Track
-from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import LEVELS, Panel, on_levels
 from bdpvi.bayesian.inference.svi import Problem
 from bdpvi.bayesian.neighbours.route import Neighbours, Remove
@@ -26,7 +25,8 @@ from bdpvi.bayesian.optimum import tables
 from bdpvi.bayesian.optimum.displacements import Moves
 from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, Source, start
 from bdpvi.bayesian.optimum.newton import climb
-from bdpvi.bayesian.optimum.route import Job, Optimum, pairs
+from bdpvi.bayesian.optimum.panels import Job
+from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.sizes import parameters_of
 from bdpvi.bayesian.optimum.tables import ModelTable
 from bdpvi.datasets.dataset import BlockData
@@ -103,15 +103,14 @@ class Streamed(Optimum):
         return objective.at(point.mean, prior + more * (point.metric - prior))
 
     def _panel(self, job: Job, rows: Any) -> Panel:
-        if job.most is not None and (rows.records == 0 or not len(self.table)):
-            return job.nobody("remove")
+        if job.bounded and (rows.records == 0 or not len(self.table)):
+            return job.panel("remove", job.nobody)
         with log.step("neighbours (remove)"):
             found = job.once("remove", lambda: self._count_levels(job, rows.records))
         if "counts" in found:
             return Panel.of_counts("remove", found["counts"], job.most)
         rank = found["ids"].argsort()  # those held back came last
-        some = GaussianPairs(found["r"], found["b2"]).select(rank)
-        return Panel("remove", found["ids"][rank], some, job.most)
+        return job.panel("remove", {name: values[rank] for name, values in found.items()})
 
     def _count_levels(self, job: Job, wanted: int | None) -> dict[str, Tensor]:
         """Return the number of records on each level; or ids, r and b² of a random panel.
@@ -129,12 +128,12 @@ class Streamed(Optimum):
             state[name] = state[name].to(like)
 
         def add(ids: Tensor, moves: Moves) -> None:
-            some = pairs(expansion, moves, guide, job.most)
+            some = job.pairs(moves)
             if counted:
-                result["counts"] += on_levels(some.b2.sum(1).cpu())
+                result["counts"] += on_levels(some["b2"].sum(1))
                 return
-            for name, more in (("ids", ids), ("r", some.r), ("b2", some.b2)):
-                result[name] = torch.cat([result[name], more.cpu()])
+            for name, more in {"ids": ids.cpu(), **some}.items():
+                result[name] = torch.cat([result[name], more])
 
         def add_held() -> None:
             ids, held = state.pop("ids"), Records(*map(state.pop, ("x", "mark", "weight")))
@@ -197,10 +196,7 @@ def over(table: BlockData, neighbours: Neighbours) -> Streamed:
 
 def _begin(job: Job, counted: bool) -> dict[str, Any]:
     """Return the state before the first block."""
-    width = 1 if job.problem.guide.noise_scale is not None else 2 * len(job.point.mean) + 1
-    none = torch.empty(0, width, dtype=torch.float64)
-    listed = {"ids": none[:, 0].long(), "r": none, "b2": none}
-    found = {"counts": torch.zeros(LEVELS, dtype=torch.int64)} if counted else listed
+    found = {"counts": torch.zeros(LEVELS, dtype=torch.int64)} if counted else job.nobody
     return {"blocks": 0, "found": found, **_nobody(job)}
 
 

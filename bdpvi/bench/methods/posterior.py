@@ -61,12 +61,11 @@ class FullRankDraws(LaplaceDraws):
     """The same from a full-rank Gaussian at the ELBO's optimum."""
 
     name: ClassVar[str] = "bdp-vi-full-rank"
-    label: ClassVar[str] = "BDP-VI, full-rank (experiment)"
+    label: ClassVar[str] = "BDP-VI, full-rank"
     guide: ClassVar[type[GaussianGuide]] = FullRank
     note: ClassVar[str] = (
         "Fitted by full batch to the one optimum, so there is no randomness ξ in training; the "
-        "seeds are those of the draws. The temperature is that of the posterior draws. Nothing "
-        "bounds what a record does to the covariance, so ε is an estimate and never certified."
+        "seeds are those of the draws. Temperature and certificate are as of the posterior draws."
     )
 
 
@@ -75,6 +74,11 @@ class MeanFieldDraws(FullRankDraws):
 
     name: ClassVar[str] = "bdp-vi-mean-field"
     label: ClassVar[str] = "BDP-VI, mean-field (experiment)"
+    note: ClassVar[str] = (
+        "Fitted by full batch to the one optimum, so there is no randomness ξ in training; the "
+        "seeds are those of the draws. The temperature is that of the posterior draws. Nothing "
+        "bounds what a record does to the covariance, so ε is an estimate and never certified."
+    )
     guide: ClassVar[type[GaussianGuide]] = MeanField
 
 

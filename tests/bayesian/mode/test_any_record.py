@@ -16,8 +16,9 @@ import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, guides
 from bdpvi.bayesian.mode.classes import weigh
 from bdpvi.bayesian.mode.expansion import ModeExpansion
-from bdpvi.bayesian.mode.influence import _change, of_mode, widest
+from bdpvi.bayesian.mode.influence import _change, of_mode
 from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Peak, search_mode
+from bdpvi.bayesian.optimum.box import widest
 from bdpvi.models.family import within
 
 LOGISTIC = BayesianLogisticRegression(one_hot=((1, 2, 3),))

@@ -39,7 +39,8 @@ from bdpvi.bayesian.optimum.packed import (
     third_moments,
     unpack,
 )
-from bdpvi.bayesian.optimum.route import Optimum, pairs
+from bdpvi.bayesian.optimum.panels import pairs
+from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.search import search
 from bdpvi.bayesian.optimum.series import changes, heat, truncation_bound
 from bdpvi.guides import FullRank, GaussianGuide, MeanField

@@ -221,7 +221,7 @@ def test_a_random_panel_takes_the_place_of_all_records(
     path, whole = written(data, tmp_path, "parquet"), here(data)
     monkeypatch.setattr(stream, "PANEL", 300)
     sizes, seen = [], set()
-    for _ in range(4):
+    for _ in range(2):
         (panel,) = streamed(path).panels
         sizes.append(len(panel.ids))
         seen.add(tuple(panel.ids.tolist()))
@@ -229,7 +229,7 @@ def test_a_random_panel_takes_the_place_of_all_records(
         every = whole.panels[0].pairs.select(panel.ids)
         torch.testing.assert_close(panel.pairs.b2, every.b2, rtol=0, atol=WITHIN)
         torch.testing.assert_close(panel.pairs.r, every.r, rtol=0, atol=WITHIN)
-    assert len(seen) == 4
+    assert len(seen) == 2
     assert all(abs(size - 300) < 6 * math.sqrt(300) for size in sizes)
     (panel,) = streamed(path, FullRank, MODEL, Remove(700), noise_scale=0.3).panels
     assert panel.counts is None

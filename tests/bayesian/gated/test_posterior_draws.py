@@ -1,0 +1,211 @@
+"""Draws of a posterior with a worst case, through the doors that users have."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from simulated import logistic_data
+
+import bdpvi
+from bdpvi import BayesianLogisticRegression, Dataset, Ledger, PosteriorDraws, TooFewRecordsError
+from bdpvi.bayesian.gated import route as gated
+from bdpvi.bayesian.gated.coordinates import Coordinates
+from bdpvi.datasets.dataset import BlockData, People
+from bdpvi.datasets.records import Held
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.events import SampledGaussian, Threshold
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon
+from bdpvi.releases.mechanisms import Solve
+from bdpvi.releases.transaction import Transaction
+from bdpvi.tables.prepared import Prepared
+
+MODEL = BayesianLogisticRegression(limit=2.0)
+DATA = logistic_data(6000, 3)
+
+
+def data() -> Dataset:
+    """Return the records as nobody has used them before."""
+    return Dataset(DATA.x, DATA.y)
+
+
+def released(epsilon: float = 1.0, records: Any = None, **options: Any) -> bdpvi.Release:
+    route = PosteriorDraws(**{"rows": 5000, **options})
+    records = records or data()
+    return bdpvi.fit_private(MODEL, records, epsilon=epsilon, route=route, ledger=Ledger())
+
+
+def test_a_draw_predicts_like_the_posterior_and_costs_what_was_asked() -> None:
+    ledger = Ledger()
+    route = PosteriorDraws(rows=5000, draws=5)
+    made = bdpvi.fit_private(MODEL, data(), epsilon=2.0, route=route, ledger=ledger)
+    assert made.samples.shape == (5, 4)
+    bound = made.receipt.bound
+    assert bound.epsilon == 2.0
+    (entry,) = ledger.entries()
+    assert entry.events is not None
+    moments, gate, spare = entry.events
+    assert isinstance(moments, SampledGaussian)
+    assert isinstance(gate, SampledGaussian)
+    assert isinstance(spare, Threshold)
+    mu = np.hypot(1 / moments.noise_multiplier, 1 / gate.noise_multiplier)
+    assert 0.99 * 2.0 <= gaussian_epsilon(float(mu**2), 1e-5 - spare.delta) <= 2.0
+    assert "refusal is covered by ε" in str(made.receipt.about)
+    chance = made.predict_proba(DATA.x)[:, 1]
+    true = torch.sigmoid(DATA.x @ torch.linspace(-1, 1, 3).double())
+    assert float((chance - true).abs().mean()) < 0.03
+
+
+def test_samples_vary_as_the_posterior_does() -> None:
+    """Their covariance over 400 draws, beside the inverse Hessian of the weighted likelihood."""
+    made = released(20.0, draws=300, rows=2e4)
+    x, m = DATA.x.clamp(-2, 2), made.samples.mean(0)
+    z = torch.cat([x, torch.ones(len(x), 1)], 1)
+    p = torch.sigmoid(z @ m)
+    length = torch.cat([x, torch.full((len(x), 1), 2.0)], 1).norm(dim=1)
+    weight = (0.5 * 7**0.5 / length).clamp(max=1)
+    usual = torch.linalg.inv((z.T * (weight * p * (1 - p))) @ z)
+    ratio = torch.linalg.eigvals(torch.cov(made.samples.T) @ torch.linalg.inv(usual)).real
+    assert float(ratio.min()) > 0.6
+    assert float(ratio.max()) < 1.5
+
+
+def test_the_least_curvature_is_that_of_the_posterior_and_never_above() -> None:
+    made = Coordinates(2 * torch.eye(3).double()[:2], torch.full((3,), 0.1).double())
+    held = Held((DATA.x[:500], DATA.y[:500]))
+    peak = gated._mode(held, made, 500, 0.0)
+    u = 2 * (DATA.x[:500].clamp(-2, 2) - 0.1)[:, :2].numpy()
+    u = u * np.minimum(1, 1.25 * 2**0.5 / np.linalg.norm(u, axis=1))[:, None]
+    z = np.c_[u, np.full(500, 2.0)]
+    c, b = 6**0.5 / 2, (2 * 1.25**2 + 4) ** 0.5
+    p = 1 / (1 + np.exp(-z @ peak.point.numpy()))
+    weight = np.minimum(1, c / np.linalg.norm(z, axis=1)) * p * (1 - p)
+    least = np.linalg.eigvalsh((z.T * weight) @ z + 4 * c * b * np.eye(3))[0] / (c * b)
+    found = gated.curvature(peak, made)
+    assert 0.997 * least < found < 0.999 * least
+
+
+def test_blocks_have_the_same_draws_and_a_work_repeats_its_own() -> None:
+    route = PosteriorDraws(rows=5000)
+    blocks = BlockData.of_items([*zip(DATA.x, DATA.y, strict=True)])
+    every = []
+    for records in (data(), blocks):
+        prepared = Prepared.of(MODEL, records, route, ledger=Ledger())
+        work = Transaction(prepared.ledger, Key.of_seed(3), kept=True)
+        first = prepared.release(epsilon=1.5, work=work)
+        again = prepared.release(epsilon=1.5, work=work)
+        assert torch.equal(first.samples, again.samples)
+        assert len(prepared.ledger.entries()) == 1
+        every.append(first.samples)
+    torch.testing.assert_close(every[0], every[1], atol=1e-2, rtol=0)
+
+
+def test_a_refusal_is_charged_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger()
+    flat = Dataset(torch.zeros(400, 3).double(), torch.ones(400).double())
+    route = PosteriorDraws(rows=1e4, curvature=0.1)
+    with pytest.raises(TooFewRecordsError, match=r"refused: the posterior is too flat.*charged"):
+        bdpvi.fit_private(MODEL, flat, epsilon=0.5, route=route, ledger=ledger)
+    assert ledger.worst_case(1e-5).epsilon == pytest.approx(0.5, rel=0.01)  # type: ignore[union-attr]
+
+
+def test_a_refusal_is_as_likely_as_the_gate_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gated, "curvature", lambda peak, coordinates: 40.0)
+    route = PosteriorDraws(rows=5000, curvature=0.1, whiten=torch.eye(3))
+    out, chance = 0, 0.0
+    for _ in range(60):
+        few = Dataset(DATA.x[:200], DATA.y[:200])
+        try:
+            bdpvi.fit_private(MODEL, few, epsilon=1.0, route=route, ledger=Ledger())
+            out += 1
+        except TooFewRecordsError:
+            pass
+        if not chance:
+            left = gated_plan(route, 1.0)
+            chance = left.gate(Coordinates(torch.eye(3), torch.zeros(3))).chance(40.0)
+    assert 0.1 < chance < 0.9
+    assert abs(out / 60 - chance) < 4 * (chance * (1 - chance) / 60) ** 0.5
+
+
+def gated_plan(route: PosteriorDraws, epsilon: float) -> gated.GatedPlan:
+    """Return the settings as a release has them."""
+    prepared = Prepared.of(MODEL, data(), route, ledger=Ledger())
+    solve = Solve(prepared.model, prepared.data, prepared.route, epsilon, 1e-5)
+    plan, _, _ = Transaction(Ledger(), Key.of_seed(0)).charge(solve)
+    made: gated.GatedPlan = plan.settings
+    return made
+
+
+def test_a_hopeless_target_is_refused_uncharged_with_one_that_would_do() -> None:
+    ledger = Ledger()
+    with pytest.raises(TooFewRecordsError, match="Nothing was charged") as error:
+        bdpvi.fit_private(MODEL, DATA, epsilon=0.1, route=PosteriorDraws(rows=5000), ledger=ledger)
+    assert not ledger.entries()
+    enough = float(re.search(r"ε = ([\d.]+) would do", str(error.value)).group(1))  # type: ignore[union-attr]
+    plan = gated_plan(PosteriorDraws(rows=5000), 1.02 * enough)
+    assert 0.5 <= plan.chance < 0.8
+
+
+def test_a_possible_refusal_is_a_warning() -> None:
+    plan = gated_plan(PosteriorDraws(rows=5000), 0.84)
+    assert plan.chance < 0.95
+    assert "would be refused, at the same price" in PosteriorDraws(rows=5000).caution(plan, 1e-5)
+
+
+def test_public_coordinates_leave_all_to_the_gate() -> None:
+    made = released(1.0, whiten=torch.eye(3))
+    assert made.samples.shape == (1, 4)
+    whitened, public = (
+        gated_plan(PosteriorDraws(rows=5000, whiten=one), 1.0) for one in (None, torch.eye(3))
+    )
+    assert public.distance == pytest.approx(
+        whitened.distance / (1 - whitened.share) ** 0.5, rel=0.01
+    )
+    assert 0 < whitened.share < 0.25
+    assert gated_plan(PosteriorDraws(rows=1000, curvature=1.0), 1.0).share == 0.25
+    assert [len(one.events) for one in (whitened, public)] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"whiten": torch.zeros(2, 3)}, "whiten must be finite, .* with independent rows"),
+        ({"whiten": torch.eye(2)}, "whiten has 2 columns, and x has 3"),
+        ({"draws": 0}, "draws"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"rows": 3}, "rows must be from 10"),
+    ],
+)
+def test_bad_input_is_named(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        released(**options)
+
+
+def test_other_models_guides_and_units_name_a_route_that_works() -> None:
+    for model in (
+        BayesianLogisticRegression.unweighted(),
+        bdpvi.BayesianPoissonRegression(largest=9),
+    ):
+        with pytest.raises(ValueError, match="for BayesianLogisticRegression with an intercept"):
+            bdpvi.fit_private(model, data(), epsilon=1.0, route=PosteriorDraws())
+    people = People(Ledger(unit="id", rows_per_unit=2), unit="id", rows_per_unit=2)
+    with pytest.raises(ValueError, match=r"no price for several rows.*ObjectivePerturbation"):
+        bdpvi.fit_private(
+            MODEL, data().of_people(people), epsilon=1.0, route=PosteriorDraws(rows=5000)
+        )
+    with pytest.raises(ValueError, match="takes no guide"):
+        bdpvi.fit_private(
+            MODEL, data(), epsilon=1.0, route=PosteriorDraws(), guide=bdpvi.guides.Laplace(MODEL)
+        )
+
+
+def test_constant_columns_and_few_rows_are_no_fault() -> None:
+    x = torch.cat([DATA.x, torch.ones(len(DATA.x), 1)], 1)
+    made = released(3.0, Dataset(x, DATA.y))
+    assert made.samples.shape == (1, 5)
+    assert bool(made.samples.isfinite().all())
+    with pytest.raises(TooFewRecordsError, match="refused"):
+        released(1.0, Dataset(x[:3], DATA.y[:3]))
