@@ -76,7 +76,7 @@ def epsilon(events: Iterable[Event], delta: float) -> Bound | None:
             return worst(0.0, delta, NOTHING, **whose, distance=0.0, rounding=rounding)
         found = gaussian_guarantee(variance, rest, rounding)
         if found is not None and rest < delta:  # with a threshold it is not Gaussian
-            found = replace(found, distance=None)
+            found = replace(found, distance=None, deltas=partial(deltas, tuple(flat)))
         return found and replace(found, delta=delta, **whose)
     found_epsilon = after_rounding(solve, rest, rounding)
     if not math.isfinite(found_epsilon):
