@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground.outputs import several
 from bdpvi._ground.store import json_value
 from bdpvi.privacy.assumptions import CONDITIONS, Assumption, Evidence, facts, sentences
-from bdpvi.privacy.gaussian import GAUSSIAN, largest_variance
-from bdpvi.privacy.membership import EPSILONS, Membership, of_gaussian
+
+if TYPE_CHECKING:
+    from bdpvi.privacy.membership import Membership
 
 ADD_OR_REMOVE = "add or remove"
 REPLACE = "replace"
@@ -66,8 +67,7 @@ class Bound:
         share: for a typical-record bound, the share of the population that it covers; for an
             every-group bound, the least share of a group.
         confidence: for both, 1 − γ.
-        deltas: δ as a function of ε of the same releases, if more is known of it than a Gaussian's
-            distance; in no file.
+        deltas: δ as a function of ε, if more is known of it than a distance; in no file.
     """
 
     kind: Kind
@@ -166,16 +166,17 @@ class Bound:
     def membership(self) -> Membership:
         """How well anybody tells whether a record is in the table, by all that is known of δ(ε).
 
-        Of a Gaussian mechanism of unknown distance, ε and δ tell the largest that it can have.
-
-        Raises:
-            ValueError: if ε belongs to a training path: it bounds no attack.
+        Of a Gaussian mechanism of unknown distance, ε and δ tell the largest that it can have. A
+        training path's ε bounds no attack, and is a ValueError.
         """
+        from bdpvi.privacy.gaussian import GAUSSIAN, largest_variance
+        from bdpvi.privacy.membership import Membership, of_curve, of_gaussian
+
         if self.kind is Kind.PATH:
             raise ValueError(f"an ε {self.kind.value} is a diagnostic and does not bound an attack")
         known = [(self.epsilon, self.delta)]
         if self.deltas is not None:
-            known += zip(EPSILONS.tolist(), self.deltas(EPSILONS).tolist(), strict=True)
+            known += of_curve(self.deltas)
         elif self.distance is not None:
             known += of_gaussian(self.distance**2, self.rounding)
         elif self.by == GAUSSIAN and self.epsilon > 0:  # δ covers thresholds and rounding

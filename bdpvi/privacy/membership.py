@@ -20,9 +20,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from bdpvi.privacy.gaussian import equal_covariance
+from bdpvi.privacy.loss_bounds import Array, Deltas
+from bdpvi.privacy.perturbed_loss import gaussian_delta
 from bdpvi.privacy.rounding import rounding_delta
 
 EPSILONS = np.concatenate([[0.0], np.geomspace(0.01, 30.0, 80)])
@@ -114,16 +114,21 @@ def found(curve: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ..
     return tuple((one, min(1.0, *(ratio * one + delta for ratio, delta in pairs))) for one in RATES)
 
 
+def of_curve(deltas: Deltas) -> list[tuple[float, float]]:
+    """Return pairs of ε and δ on the public grid."""
+    return list(zip(EPSILONS.tolist(), deltas(EPSILONS).tolist(), strict=True))
+
+
 def of_gaussian(
     variance: float, rounding: float = 0.0, spare: float = 0.0
 ) -> list[tuple[float, float]]:
-    """Return pairs of ε and δ of a Gaussian mechanism of this μ², within rounding and more δ."""
-    at = torch.from_numpy(EPSILONS)
-    exact = equal_covariance(torch.tensor(variance, dtype=at.dtype), at).tolist()
-    return [
-        (epsilon, min(1.0, delta + rounding_delta(rounding, epsilon) + spare))
-        for epsilon, delta in zip(EPSILONS.tolist(), exact, strict=True)
-    ]
+    """Return them for a Gaussian mechanism of this μ², within rounding and more δ."""
+
+    def deltas(epsilons: Array) -> Array:
+        exact = gaussian_delta(epsilons, variance)
+        return exact + spare + [rounding_delta(rounding, one) for one in epsilons.tolist()]
+
+    return of_curve(deltas)
 
 
 def _above(share: float) -> str:

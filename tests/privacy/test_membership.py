@@ -75,6 +75,9 @@ def test_an_epsilon_that_is_a_gaussian_s_tells_its_largest_distance(epsilon: flo
         assert true <= most <= true + 1.01e-5
     parts = bound(SampledGaussian(noise_multiplier=1.02 / mu, rounding=1e-8), Threshold(1e-6))
     assert parts.membership.accuracy <= parts.public(parts.epsilon).membership.accuracy
+    large = bound(SampledGaussian(noise_multiplier=0.5), Threshold(0.1), delta=0.61)
+    assert large.membership.accuracy <= large.public(large.epsilon).membership.accuracy
+    assert large.membership.accuracy == pytest.approx((1 + 0.6827 + 0.1) / 2, abs=1e-4)
     other = Bound(kind=exact.kind, epsilon=epsilon, delta=1e-5, by="another proof")
     assert other.membership.accuracy == pytest.approx(1 / (1 + math.exp(-epsilon)), abs=1e-5)
 
@@ -121,7 +124,7 @@ def test_of_objective_perturbation_no_attack_reaches_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "delta"), [*((name, 1e-3) for name in FORMS), ("coins", 1e-6), ("minima", 1e-6)]
+    ("name", "delta"), [*((name, 1e-3) for name in FORMS), ("coins", 1e-6), ("gaussian", 1e-6)]
 )
 def test_delta_is_the_inverse_of_epsilon(name: str, delta: float) -> None:
     events = FORMS[name]
