@@ -375,7 +375,7 @@ class Cost:
     @property
     def membership(self) -> Membership | None:
         """How well anybody tells whether any record is in the table; None if nothing bounds it."""
-        return self.worst_case and self.worst_case.membership
+        return None if self.worst_case is None else self.worst_case.membership
 
     @classmethod
     def of(cls, worst_case: Bound | None) -> Cost | None:

@@ -177,7 +177,7 @@ def test_it_is_at_most_what_epsilon_says_and_rises_with_charges(
     charges: list[Event], delta: float
 ) -> None:
     """Of draws with minima the parts of δ are searched, so only the first is promised."""
-    before = 0.5, *RATES
+    before: tuple[float, ...] = (0.5, *RATES)
     forms: set[str] = set()
     for count in range(1, len(charges) + 1):
         found = worst_case.epsilon(charges[:count], delta)
