@@ -193,7 +193,7 @@ class MinimumLoss:
 def gaussian_delta(epsilon: Array, variance: Array | float) -> Array:
     """Return the δ of Gaussian mechanisms of these μ², at ε of any sign."""
     v, at = (torch.from_numpy(np.asarray(x, dtype=np.float64)) for x in (variance, epsilon))
-    return np.asarray(equal_covariance(v, at).numpy())
+    return equal_covariance(v, at).numpy()
 
 
 def _density(x: Array) -> Array:
