@@ -2,19 +2,24 @@
 
 A draw from a Laplace guide of simulated records. Fresh records are each added, and the posterior
 is fitted again; their ε is where the mean of their δ is that of the claim.
+
+    python benchmarks/fresh_records.py [--tables 400=200 4000=50 40000=10] [--fresh 1000]
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from statistics import median
 from typing import Any
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from printed import command
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
@@ -192,3 +197,31 @@ def drawn_shifts(found: pd.DataFrame) -> Figure:
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False, fontsize=9)
     return figure
+
+
+def main() -> None:
+    """Print misses by population and size: ε of fresh records above the claim."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", nargs="+", default=["400=200", "4000=50", "40000=10"])
+    parser.add_argument("--fresh", type=int, default=SHIFTED)
+    given = parser.parse_args()
+    print(command())
+    print("| records | population | tables | claimed ε, median | fresh over claimed | misses |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for rows, tables in (map(int, one.split("=")) for one in given.tables):
+        for title, population in POPULATIONS.items():
+            claims, ratios = [], []
+            for seed in range(tables):
+                fresh, drawn = _drawn(population, rows, given.fresh, seed)
+                x, y = (torch.cat(each) for each in zip(*fresh, strict=True))
+                claims.append(drawn.claim)
+                ratios.append(mean_epsilon(added(drawn, x, y), DELTA) / drawn.claim)
+            print(
+                f"| {rows} | {title} | {tables} | {median(claims):.3g} | {median(ratios):.2f}, "
+                f"at most {max(ratios):.2f} | {sum(one > 1 for one in ratios)} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,7 @@
 
     python benchmarks/worst_case_draws.py [--names simulated5_1e4 … adult …] [--data FILE …]
         [--draws 1 10] [--seeds 3] [--delta 1e-5]
-    python benchmarks/worst_case_draws.py --plan
+    python benchmarks/worst_case_draws.py --plan | --curve adult
 
 One row a table, as ``certified.py`` has them: N, d, the directions kept and M after coordinates
 released with noise; the total ε, coordinates included, from which on the draws are released with a
@@ -12,7 +12,8 @@ over the base rate that one draw keeps (mean of 100, held-out rows) of that of s
 logistic regression. Each number is the mean over the seeds of the coordinates' noise. ε is found
 from the records, so it is an experiment: an owner fixes it beforehand.
 
-``--plan`` prints the ε that a table of N rows and d columns needs, by public numbers alone.
+``--curve`` prints ε and log score of one draw at public temperatures. ``--plan`` prints the ε that
+a table of N rows and d columns needs, by public numbers alone.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from bdpvi import BayesianLogisticRegression, PosteriorDraws
 from bdpvi.bayesian.gated import route as gated
 from bdpvi.bayesian.gated.coordinates import Coordinates
 from bdpvi.bayesian.mode.influence import of_any_table
+from bdpvi.bayesian.mode.objective import Peak
 from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import mode_draws
@@ -40,13 +42,15 @@ from bdpvi.privacy.mode_draws import ModeDraws
 CHANCE = 0.95
 
 
-def settings(data: Table, draws: int, noise: float, delta: float) -> gated.GatedPlan:
+def settings(
+    data: Table, draws: int, noise: float, delta: float, temperature: float = 1.0
+) -> gated.GatedPlan:
     """Return the settings of a release with noise 1/μ."""
-    route = PosteriorDraws(rows=len(data[1]), draws=draws)
+    route = PosteriorDraws(rows=len(data[1]), draws=draws, temperature=temperature)
     return route._settings(data[0].shape[1], noise, gated.SPARE * delta)
 
 
-def released(data: Table, noise: float, seed: int) -> tuple[float, Coordinates, object]:
+def released(data: Table, noise: float, seed: int) -> tuple[float, Coordinates, Peak]:
     """Return M, the coordinates and the mode, for noise 1/μ of the whole."""
     parts = Held((data[0].double(), data[1].double()))
     multiplier = settings(data, 1, noise, 1e-5).multiplier
@@ -55,13 +59,13 @@ def released(data: Table, noise: float, seed: int) -> tuple[float, Coordinates, 
     return max(gated.curvature(peak, made), 4.0), made, peak
 
 
-def needed(data: Table, draws: int, seed: int, delta: float) -> float:
+def needed(data: Table, draws: int, seed: int, delta: float, temperature: float = 1.0) -> float:
     """Return the noise 1/μ at which the draws are released with the chance."""
 
     @cache
     def chance(noise: float) -> float:
         found, made, _ = released(data, noise, seed)
-        return settings(data, draws, noise, delta).gate(made).chance(found)
+        return settings(data, draws, noise, delta, temperature).gate(made).chance(found)
 
     low = 0.25
     while chance(2 * low) >= CHANCE:
@@ -73,18 +77,24 @@ def needed(data: Table, draws: int, seed: int, delta: float) -> float:
     return low
 
 
-def gain(data: Table, peak: object, made: Coordinates) -> float:
+def score(data: Table, peak: Peak, made: Coordinates, temperature: float = 1.0) -> float:
+    """Return the mean log score of a draw on the held-out rows."""
+    sign = 2 * data[3].double() - 1
+    noise = torch.randn(100, len(peak.point), generator=torch.Generator().manual_seed(1)).double()
+    w = made.weights(peak.point + temperature**0.5 * noise @ peak.root.T)
+    x = torch.cat([data[2].double().clamp(-2, 2), torch.ones(len(sign), 1).double()], 1)
+    return float(torch.nn.functional.logsigmoid(sign * (w @ x.T)).mean())
+
+
+def gain(data: Table, peak: Peak, made: Coordinates) -> float:
     """Return the share of the gain in log score that a draw keeps."""
     sign, rate = 2 * data[3].double() - 1, float(data[1].double().mean())
     rates = torch.where(sign > 0, math.log(rate), math.log1p(-rate))
     open_ = LogisticRegression(C=1e4, max_iter=10_000).fit(data[0].numpy(), data[1].numpy())
     best = torch.from_numpy(open_.predict_log_proba(data[2].numpy()))
     of_label = torch.where(sign > 0, best[:, 1], best[:, 0])
-    noise = torch.randn(100, len(peak.point), generator=torch.Generator().manual_seed(1)).double()  # type: ignore[attr-defined]
-    w = made.weights(peak.point + noise @ peak.root.T)  # type: ignore[attr-defined]
-    x = torch.cat([data[2].double().clamp(-2, 2), torch.ones(len(sign), 1).double()], 1)
-    score = torch.nn.functional.logsigmoid(sign * (w @ x.T)).mean()
-    return float((score - rates.mean()) / (of_label.mean() - rates.mean()))
+    base = float(rates.mean())
+    return (score(data, peak, made) - base) / (float(of_label.mean()) - base)
 
 
 def row(name: str, draws: list[int], seeds: int, delta: float) -> None:
@@ -114,6 +124,17 @@ def row(name: str, draws: list[int], seeds: int, delta: float) -> None:
     )
 
 
+def curve(name: str, delta: float) -> None:
+    """Print ε and log score by temperature."""
+    data = table(name)
+    print("| temperature | ε of one draw | log score |\n| --- | --- | --- |")
+    for tau in (1.0, 3.0, 10.0, 30.0, 100.0):
+        noise = needed(data, 1, 0, delta, tau)
+        _, made, peak = released(data, noise, 0)
+        epsilon = gaussian_epsilon(noise**-2, delta * (1 - gated.SPARE))
+        print(f"| {tau:g} | {epsilon:.3g} | {score(data, peak, made, tau):.4f} |", flush=True)
+
+
 def plan() -> None:
     """Print the ε by N and d."""
     columns = (3, 5, 10, 20, 50)
@@ -132,10 +153,14 @@ def main() -> None:
     parser.add_argument("--draws", nargs="+", type=int, default=[1, 10])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--plan", action="store_true")
+    parser.add_argument("--curve", metavar="NAME")
     given = parser.parse_args()
     print(command())
     if given.plan:
         plan()
+        return
+    if given.curve:
+        curve(given.curve, given.delta)
         return
     names = " | ".join(f"ε of {k}" for k in given.draws)
     print(f"| table | N | d | kept | M | {names} | without a gate | share |")

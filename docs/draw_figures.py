@@ -32,11 +32,12 @@ from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 
 DELTA = 1e-5
 DRAW = "posterior draw, certified Bayesian ε"
+GATED = "draw behind a gate, worst-case ε"
 BLUE, RED, GREY = "#1f77b4", "#d62728", "#555555"
 REAL = {
-    "breast_cancer": ("breast cancer", "left", 0), "abalone": ("Abalone", "left", 0),
-    "spambase": ("Spambase", "left", 0), "fair": ("survey", "left", 7),
-    "phoneme": ("Phoneme", "right", 0), "magic": ("MAGIC", "left", 0),
+    "breast_cancer": ("breast cancer", "left", 0), "abalone": ("Abalone", "right", -4),
+    "spambase": ("Spambase", "right", 5), "fair": ("survey", "right", -5),
+    "phoneme": ("Phoneme", "right", -4), "magic": ("MAGIC", "left", 0),
     "adult": ("Adult", "left", 0),
 }  # fmt: skip
 """Labels of real tables, how these are aligned, and by how much they are moved up."""
@@ -206,12 +207,10 @@ def headline() -> Figure:
 
 
 def _scores(axes: mpl.axes.Axes) -> None:
-    certified = [
-        [float(c) for c in row]
-        for row in printed("certified-curve.txt")
-        if row[0][0] in "0123456789"
-    ]
-    lines = {DRAW: [(epsilon, score) for _, epsilon, score in certified]}
+    lines = {}
+    for name, file in ((DRAW, "certified-curve.txt"), (GATED, "worst-case-curve.txt")):
+        rows = [row for row in printed(file) if row[0][0] in "0123456789"]
+        lines[name] = [(float(row[1]), float(row[2])) for row in rows]
     names = {
         "objective-perturbation": "default release, worst-case ε",
         "dpvi-ma": "DPVI-MA, worst-case ε",
@@ -235,16 +234,23 @@ def _prices(axes: mpl.axes.Axes) -> None:
         rows = [row for row in printed("certified-sweep.txt") if row[0].startswith(f"{columns}, ")]
         x = [float(row[0].split(", ")[1]) for row in rows]
         axes.plot(x, [float(row[1]) for row in rows], "o-", ms=5, color=colour,
-                  label=f"simulated, {columns} columns")  # fmt: skip
+                  label=f"{columns} columns, Bayesian")  # fmt: skip
+        gated = [
+            row
+            for row in printed("worst-case-sweep.txt")
+            if row[0].startswith(f"simulated{columns}_")
+        ]
+        axes.plot([float(row[1]) for row in gated], [float(row[5]) for row in gated], "s--", ms=4,
+                  color=colour, label=f"{columns} columns, worst case")  # fmt: skip
     real = {row[0]: row for row in printed("certified.txt") if row[0] in REAL}
     x, y = ([float(real[name][place]) for name in REAL] for place in (1, 3))
-    axes.plot(x, y, "D", ms=5, color=COLOURS[2], label="real tables")
+    axes.plot(x, y, "D", ms=5, color=COLOURS[2], label="real tables, Bayesian")
     for (name, side, up), one, other in zip(REAL.values(), x, y, strict=True):
         away = 7 if side == "left" else -7
         axes.annotate(name, (one, other), (away, up), color=COLOURS[2], fontsize=9, ha=side,
                       va="center", textcoords="offset points")  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="records", ylabel=f"Bayesian ε at δ = {DELTA:g}",
-             title="Certified ε of one posterior draw")  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel="records", ylabel=f"ε at δ = {DELTA:g}",
+             title="ε of one posterior draw")  # fmt: skip
     axes.grid(alpha=0.3)
 
 

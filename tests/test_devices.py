@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fake_cuda
+import flat
 import gpu_check
 import pyro
 import pyro.distributions as dist
@@ -69,6 +70,7 @@ def marked(name: str) -> object:
     return pytest.param(name, marks=pytest.mark.slow) if late else name
 
 
+@flat.few_steps(20)
 @pytest.mark.filterwarnings("ignore:random_state=1 makes an experiment")
 @pytest.mark.parametrize("name", [marked(name) for name in CASES])
 def test_the_device_says_what_the_cpu_says(name: str) -> None:

@@ -31,8 +31,7 @@ class Kind(str, Enum):
         GROUP: for a record drawn from any group of at least a share of that population, however
             the group was chosen.
         TYPICAL: for most records, each by itself; it does not cover the others.
-        PATH: the cost of a random record on the training path that ran: a diagnostic, not a
-            guarantee for the algorithm.
+        PATH: for a random record on the training path that ran: a diagnostic, no guarantee.
     """
 
     WORST_CASE = "worst-case DP"
@@ -231,7 +230,8 @@ _MEANING = {
         "Bayesian differential privacy, not worst-case differential privacy: for a {noun} x′ "
         "drawn from the distribution that the reference {noun}s represent, Pr[S | D] ≤ e^ε Pr[S "
         "| D′] + δ for every set S of outputs and either order of D and D′, where D′ has "
-        "{change}. δ is a mean over such {noun}s: a {noun} rarer than δ may be fully exposed"
+        "{change}. It is a statement about this table, not about every one. δ is a mean: a {noun} "
+        "rarer than δ, or unlike the others, may be fully exposed"
     ),
     Kind.GROUP: (
         "Every-group differential privacy, not worst-case differential privacy: with confidence 1 "

@@ -160,7 +160,7 @@ class MinimumLoss:
         """Return G(kμ, ε) and the bound on the integral, at ε ≥ 0."""
         parts = np.array_split(epsilon, 1 + len(epsilon) * _CELLS // _AT_ONCE)
         falls = np.concatenate([self._of_falling(part[:, None]) for part in parts])
-        return gaussian_delta(epsilon, (self.k * self.mu) ** 2) + falls
+        return np.asarray(gaussian_delta(epsilon, (self.k * self.mu) ** 2) + falls)
 
     def _of_falling(self, epsilon: Array) -> Array:
         """Return the bound on the integral."""

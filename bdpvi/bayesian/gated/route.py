@@ -201,14 +201,15 @@ class PosteriorDraws:
         """Return the settings; see :class:`~bdpvi.releases.route.Route`.
 
         Raises:
-            ValueError: if a unit has several rows, or the draws are too many for any table.
-            TooFewRecordsError: if a table of this size would probably be refused.
+            ValueError: if a unit has several rows, or a table of this size would probably be
+                refused; if the size is a noisy count, it is a TooFewRecordsError.
         """
         assert isinstance(model, BayesianLogisticRegression)
         if left.rows > 1:
             raise ValueError(
-                f"rows_per_unit={left.rows}: draws of a posterior have no price for several rows "
-                "of a unit; ObjectivePerturbation() has one"
+                f"rows_per_unit={left.rows}: draws of the posterior have no price for several "
+                "rows of a unit; ObjectivePerturbation(), the default, has one (leave "
+                "--draws-of-the-posterior out)"
             )
         spare = SPARE * left.delta
         variance = largest_variance(left.epsilon, left.delta - spare) - left.variance
@@ -216,7 +217,8 @@ class PosteriorDraws:
             raise ArithmeticError
         made = self._settings(features, variance**-0.5, spare, model.intercept_mean)
         if made.chance < _LIKELY:
-            raise TooFewRecordsError(self._unlikely(features, left))
+            refusal = TooFewRecordsError if self.counted else ValueError
+            raise refusal(self._unlikely(features, left))
         return made
 
     def _settings(

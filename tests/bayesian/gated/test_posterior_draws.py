@@ -141,7 +141,7 @@ def gated_plan(route: PosteriorDraws, epsilon: float) -> gated.GatedPlan:
 
 def test_a_hopeless_target_is_refused_uncharged_with_one_that_would_do() -> None:
     ledger = Ledger()
-    with pytest.raises(TooFewRecordsError, match="Nothing was charged") as error:
+    with pytest.raises(ValueError, match="Nothing was charged") as error:
         bdpvi.fit_private(MODEL, DATA, epsilon=0.1, route=PosteriorDraws(rows=5000), ledger=ledger)
     assert not ledger.entries()
     enough = float(re.search(r"ε = ([\d.]+) would do", str(error.value)).group(1))  # type: ignore[union-attr]
@@ -192,7 +192,7 @@ def test_other_models_guides_and_units_name_a_route_that_works() -> None:
         with pytest.raises(ValueError, match="for BayesianLogisticRegression with an intercept"):
             bdpvi.fit_private(model, data(), epsilon=1.0, route=PosteriorDraws())
     people = People(Ledger(unit="id", rows_per_unit=2), unit="id", rows_per_unit=2)
-    with pytest.raises(ValueError, match=r"no price for several rows.*ObjectivePerturbation"):
+    with pytest.raises(ValueError, match=r"no price for several .*ObjectivePerturbation"):
         bdpvi.fit_private(
             MODEL, data().of_people(people), epsilon=1.0, route=PosteriorDraws(rows=5000)
         )
