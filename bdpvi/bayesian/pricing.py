@@ -20,6 +20,7 @@ from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
 from bdpvi.bayesian.optimum.influence import of_any_table as of_any_optimum
 from bdpvi.datasets.encoding import Encoding
+from bdpvi.guides.full_rank import FullRank
 from bdpvi.guides.laplace import Laplace
 from bdpvi.models.family import weighing
 from bdpvi.models.kinds import Known
@@ -225,7 +226,10 @@ def without_worst_case(fit: Fit) -> str:
     if mode and (rows := fit.ledger.rows_per_unit) > 1:
         return f"draws with the guide's own covariance have none for {rows} rows per unit"
     if mode and not bounded(fit):
-        return "the influence of a record is not bounded: this needs a strong prior, and Mode()"
+        return (
+            "the influence of a record is not bounded for all tables: this needs a strong prior, "
+            "and guides.Laplace or guides.FullRank"
+        )
     if not bounded(fit):
         return (
             "the influence of a record is not bounded: this needs a clip or weights, and Optimum()"
@@ -248,7 +252,8 @@ def of_any(fit: Fit) -> Influence | None:
     row. A bound for removed records is required too, so that panels have one for every table.
     """
     model, known = weighing(fit.model), [panel.influence for panel in fit.panels]
-    if model is None or fit.ledger.rows_per_unit > 1:
+    full = isinstance(fit.guide, FullRank)  # Laplace is one
+    if model is None or fit.ledger.rows_per_unit > 1 or not full:
         return None
     if not known or known[0] is None or None in known:
         return None
