@@ -41,7 +41,8 @@ def described(made: Synthetic) -> Iterator[str]:
     """
     counts = made.counts
     yield f"Covered: {one_line(str(made.receipt))}"
-    yield f"  {one_line(made.receipt.meaning)}"
+    for said in filter(None, (made.receipt.meaning, made.receipt.in_one_sentence)):
+        yield f"  {one_line(said)}"
     given = f", conditioned on {made.target!r}" if made.target is not None else ""
     yield (
         f"About {several(made.rows, 'row')} (estimated), "
