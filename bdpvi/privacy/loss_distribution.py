@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.fft import next_fast_len
-from scipy.stats import binom
 from torch import Tensor
 
 from bdpvi.privacy.conversions import EPSILONS, minimise_delta, minimise_epsilon
@@ -234,6 +233,7 @@ def step(run: SampledGaussian, interval: float) -> PrivacyLossDistribution:
         interval: the grid of losses.
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
+    from scipy.stats import binom  # late: it is slow to import
 
     # Of a probability that none is sampled which is next to 0, dp_accounting rounds the logarithm.
     # All k rows in every sample cost no less: both divergences are convex in the pair of laws.

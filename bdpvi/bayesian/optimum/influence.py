@@ -16,7 +16,7 @@ symmetric, and in units of S, by Price's theorem, (u, X) is the minimum of ½M +
 M ≥ uᵀu − Σ ωvα² ‖z‖²p²/(2 + κ‖z‖²), by (ii) at least 2/(2 + h²) ‖u‖²; minimised over u,
 M ≥ 2‖X‖² + Σ ωv(κ − p²)‖z‖²β² ≥ (2 − h²/2)‖X‖². By (iii) the record's pull is largest at |r| = 1,
 v = 0. The conceivable record itself may be longer than h, and has at most the share a of A: hence
-``taken``, ``bent`` and ``mixed`` in :meth:`Course.rates`.
+``taken``, ``bent`` and ``mixed`` in :meth:`RecordPath.rates`.
 
 *Theorem.* All other v change by d ln v/dt ≤ h‖u‖ + h²‖X‖ = ds/dt, so that their sum stays within
 e^{±s}, and norms in S within (e^s/(1 − a))^½, without 1 − a of an added record. The shift in units
@@ -70,7 +70,7 @@ _STEPS = 10_000
 
 
 @dataclass(frozen=True)
-class Course:
+class RecordPath:
     """How a conceivable record moves an optimum, as its weight grows or falls.
 
     Attributes:
@@ -137,7 +137,7 @@ class Course:
 
         s rises in steps, each at the speeds of its end.
 
-        >>> [round(one, 4) for one in Course(1.0, 2.0, 8.0, 0.2, 0.01, True).end()]
+        >>> [round(one, 4) for one in RecordPath(1.0, 2.0, 8.0, 0.2, 0.01, True).end()]
         [0.1031, 0.021, 0.0103]
         """
         step, t, s, shift, turn = self.fastest / _STEPS, 0.0, 0.0, 0.0, 0.0
@@ -155,7 +155,7 @@ class Course:
             end: of :meth:`end`.
             bends: ‖T₃‖ and ‖T₄‖, as matrices with n and n² rows.
 
-        >>> course = Course(1.0, 2.0, 8.0, 0.2, 0.01, True)
+        >>> course = RecordPath(1.0, 2.0, 8.0, 0.2, 0.01, True)
         >>> round(course.change(course.end(), (0.02, 0.004)), 5)
         0.00233
         """
@@ -175,7 +175,7 @@ def _course(
     field: tuple[float, float] | None = None,
     *,
     added: bool,
-) -> Course | None:
+) -> RecordPath | None:
     """Return the course where zᵀSz ≤ Λ‖z‖² for every row; None for a model without the bounds."""
     known = smooth(model)
     if not isinstance(known, BayesianLogisticRegression) or not known.weighs:
@@ -185,10 +185,10 @@ def _course(
     if not row**2 <= 2 * precision or not math.isfinite(row):
         return None
     wide = min(wide, 1 / precision)
-    return Course(pull, row, precision, min(longest, row * math.sqrt(wide)), wide, added, field)
+    return RecordPath(pull, row, precision, min(longest, row * math.sqrt(wide)), wide, added, field)
 
 
-def _of_course(course: Course, columns: int, bends: tuple[float, float] | None) -> Influence:
+def _of_course(course: RecordPath, columns: int, bends: tuple[float, float] | None) -> Influence:
     """Return the influence on fits that are within :data:`EXACT` of their optima.
 
     With ρ = 10ν for the room: the shift is at most e^{ρ/2} times that of the optima, and ρ of both
@@ -280,7 +280,8 @@ def certifies(model: Model, guide: Guide, columns: int) -> bool:
 
 def _inverse_curvature(point: Point) -> Tensor:
     """Return A⁻¹."""
-    return torch.linalg.inv(point.curvature).cpu()
+    inverse: Tensor = torch.linalg.inv(point.curvature)
+    return inverse.cpu()
 
 
 def residual(point: Point) -> tuple[float, float]:

@@ -28,7 +28,7 @@ from bdpvi.bayesian.mode.influence import of_any_table as of_any_mode
 from bdpvi.bayesian.optimum.box import widest
 from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, start
 from bdpvi.bayesian.optimum.expansion import Expansion
-from bdpvi.bayesian.optimum.influence import EXACT, Course, of_any_table, of_optimum, residual
+from bdpvi.bayesian.optimum.influence import EXACT, RecordPath, of_any_table, of_optimum, residual
 from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.panels import pairs_with_errors
 from bdpvi.bayesian.optimum.route import Optimum
@@ -256,7 +256,7 @@ def test_the_mode_s_bound_does_not_hold_and_the_optimum_s_does() -> None:
                 share = norm * row / (4 * least)
                 shift, _ = change(one, other)
                 mode = of_any_record(longest, pull, share, 8, added=added)
-                mine = Course(norm, row, ridge, longest, 1 / least, added).end()[0]
+                mine = RecordPath(norm, row, ridge, longest, 1 / least, added).end()[0]
                 assert mode is not None
                 assert shift <= mine
                 parts[added].append((shift / mode.shift, shift / mine))
@@ -273,7 +273,9 @@ def test_the_lemma_is_attained() -> None:
     # Of z along the first axis u₁ and X₁₁ alone move: uᵀu + 2(ωvh²)h uX + (2 + (ωvh²)h²)X².
     hessian = np.array([[1.0, h], [h, 2 + h**2]])
     u, _ = np.linalg.solve(hessian, [c, 0.0])
-    course = Course(norm=c / 0.1, row=h / 0.1, precision=18.0, longest=h, widest=0.01, added=True)
+    course = RecordPath(
+        norm=c / 0.1, row=h / 0.1, precision=18.0, longest=h, widest=0.01, added=True
+    )
     assert course.rates(0.0)[1] == pytest.approx(u, rel=1e-12)
     assert u == pytest.approx((1 + h**2 / 2) * c, rel=1e-12)
 
@@ -307,7 +309,7 @@ def test_the_upper_sum_solves_the_inequality(
         return [min(h * u + h**2 * x, fastest), moving, rho * x]
 
     truth = solve_ivp(speeds, (0, 1), [0.0] * 3, rtol=1e-10, atol=1e-12, max_step=0.01).y[:, -1]
-    shift, s, turn = Course(norm, row, ridge, h0, 1 / least, added, field).end()
+    shift, s, turn = RecordPath(norm, row, ridge, h0, 1 / least, added, field).end()
     assert truth[1] <= shift <= 1.001 * truth[1]
     assert truth[0] <= s <= 1.005 * truth[0]
     assert truth[2] <= turn <= 1.002 * truth[2]
@@ -333,7 +335,7 @@ def test_the_bends_are_those_of_sums_over_records() -> None:
 
 def test_the_change_of_the_curvature_by_hand() -> None:
     for added in (True, False):
-        course = Course(1.2, 3.0, 9.0, 0.2, 0.02, added)
+        course = RecordPath(1.2, 3.0, 9.0, 0.2, 0.02, added)
         own, a = 3.0 * math.sqrt(0.02), 1.2 * 3.0 * 0.02 / 4
         truth = 0.3 * 0.1 + 0.2 * 0.05 + (math.exp(0.04) - 1 - 0.04)
         if not added:
@@ -352,7 +354,7 @@ def test_the_change_of_the_curvature_by_hand() -> None:
 
 def test_rates_of_any_table_are_capped() -> None:
     norm, row, ridge = bounds(3)
-    course = Course(norm, row, ridge, math.inf, math.inf, True)
+    course = RecordPath(norm, row, ridge, math.inf, math.inf, True)
     fastest = row * norm / ridge * math.sqrt(1 + row**2 / ridge)
     assert course.rates(9.0)[0] == pytest.approx(fastest, rel=1e-12)
     assert course.share == math.inf
@@ -382,10 +384,10 @@ def test_a_fit_with_a_residual_is_near_its_optimum(seed: int) -> None:
 
 
 def test_a_bound_has_room_for_fits_and_their_rounding() -> None:
-    found, course = of_any_table(MODEL, 4, added=True), Course(*bounds(3), math.inf, 1.0, True)
+    found, course = of_any_table(MODEL, 4, added=True), RecordPath(*bounds(3), math.inf, 1.0, True)
     assert found is not None
     norm, row, ridge = bounds(3)
-    shift, s, _ = Course(norm, row, ridge, row / math.sqrt(ridge), 1 / ridge, True).end()
+    shift, s, _ = RecordPath(norm, row, ridge, row / math.sqrt(ridge), 1 / ridge, True).end()
     assert course.norm == norm
     assert 2.9 * 10 * EXACT < found.shift - shift < 5 * 10 * EXACT
     assert 10 * 10 * EXACT < found.spread - s < 20 * 10 * EXACT
@@ -499,7 +501,7 @@ def test_the_numbers_of_a_field_by_hand(added: bool) -> None:
     assert found is not None
     assert residual(point)[1] == pytest.approx(math.sqrt(max(sizes)), rel=1e-8)
     wide = max(widest(MODEL, torch.tensor(one)) for one in (inverse, np.diag(d**-2)))
-    shift, s, _ = Course(norm, row, ridge, math.sqrt(max(sizes)), wide, added, field).end()
+    shift, s, _ = RecordPath(norm, row, ridge, math.sqrt(max(sizes)), wide, added, field).end()
     own = norm * row * wide / 4
     s = math.log(math.exp(s) + own) if added else s - math.log1p(-own)
     assert found.shift == pytest.approx(shift, rel=1e-4)
