@@ -34,27 +34,29 @@ from bdpvi.privacy import Charge
 from bdpvi.privacy.membership import RATES
 
 NAMES = ("fair", "adult", "simulated5_1e4", "simulated5_1e5")
-_SAMPLES, _RECORDS = 2_000_000, 5_000
+_SAMPLES, _RECORDS = 4_000_000, 5_000
 """Likelihood ratios in each world; most records that are attacked."""
 
 
 def ratios(pairs: GaussianPairs, draws: int, added: bool, samples: int) -> tuple[Tensor, Tensor]:
     """Return log likelihood ratios of releases with each record and without, (records, samples)."""
     some = torch.arange(0, len(pairs.r), max(1, len(pairs.r) // _RECORDS))
-    r, b = pairs.r[some, None].double(), (pairs.b2 / pairs.r)[some, None].double().sqrt()
-    generator = torch.Generator().manual_seed(0)
-    each = max(1, samples // len(some))
-    totals = []
-    for inside in (True, False):
-        total = torch.zeros(len(some), each, dtype=torch.float64)
-        for _ in range(draws):
-            x = torch.randn(len(some), each, r.shape[-1], generator=generator, dtype=torch.float64)
-            if inside == added:  # the neighbour's law
-                x = b + x / r.sqrt()
-            of = ((r * (x - b).square() - x.square() - r.log()).sum(-1)) / 2  # data over neighbour
-            total += -of if added else of
-        totals.append(total)
-    return totals[0], totals[1]
+    each, generator = max(1, samples // len(some)), torch.Generator().manual_seed(0)
+    found: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for at in some.split(256):
+        r, b = pairs.r[at, None].double(), (pairs.b2 / pairs.r)[at, None].double().sqrt()
+        for totals, inside in zip(found, (True, False), strict=True):
+            total = torch.zeros(len(at), each, dtype=torch.float64)
+            for _ in range(draws):
+                x = torch.randn(
+                    len(at), each, r.shape[-1], generator=generator, dtype=torch.float64
+                )
+                if inside == added:  # the neighbour's law
+                    x = b + x / r.sqrt()
+                of = (r * (x - b).square() - x.square() - r.log()).sum(-1) / 2
+                total += -of if added else of  # the law with the record over that without
+            totals.append(total)
+    return torch.cat(found[0]), torch.cat(found[1])
 
 
 def attacked(member: Tensor, outsider: Tensor) -> tuple[float, float, list[float]]:
@@ -74,7 +76,7 @@ def row(name: str, draws: int) -> None:
     bound = bdpvi.cost(fit, planned=planned).bayesian
     assert bound is not None
     (panel,) = fit.panels
-    right, error, found = attacked(*ratios(panel.pairs, draws, False, _SAMPLES // draws))
+    right, error, found = attacked(*ratios(panel.pairs, draws, False, _SAMPLES))
     rates = " | ".join(
         f"{100 * most:.{digits}f} ({100 * true:.{digits}f})"
         for (_, most), true, digits in zip(told.rates, found, (2, 3), strict=True)
