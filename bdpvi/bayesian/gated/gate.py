@@ -126,10 +126,6 @@ class Gate:
         cell = min(int(curvature), MOST) - self.first
         return 0.0 if cell < 0 else self.chances[min(cell, len(self.chances) - 1)]
 
-    def reach(self, chance: float) -> int:
-        """Return the least M whose chance is at least ``chance``."""
-        return self.first + int(np.searchsorted(self.chances, chance))
-
 
 @lru_cache(maxsize=64)
 def chances(shape: Shape, distance: float, spare: float) -> Gate:
@@ -144,7 +140,7 @@ def chances(shape: Shape, distance: float, spare: float) -> Gate:
         The chances; none if no M up to :data:`MOST` lets these draws out.
 
     >>> gate = chances(Shape(6, 0.3), 0.2, 3e-6)
-    >>> gate.reach(0.5) < gate.reach(0.95) < 70
+    >>> gate.chance(30.0) < 0.5 < gate.chance(70.0)
     True
     """
     price = _Price(shape, distance, spare)
