@@ -101,7 +101,7 @@ def deltas(events: Sequence[Event], epsilons: Array) -> Array:
         δ, (E,); 1 if nothing bounds an event's loss.
 
     >>> deltas([SampledGaussian(noise_multiplier=4.0)], np.array([0.0, 0.5])).round(6).tolist()
-    [0.099476, 0.003466]
+    [0.099476, 0.002709]
     """
     distances = [one.squared_distance for one in events]
     variance = math.fsum(math.inf if v is None else v for v in distances)

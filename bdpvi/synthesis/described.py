@@ -36,7 +36,7 @@ def described(made: Synthetic) -> Iterator[str]:
     >>> people = Schema({"age": ColumnType(kind="integer", low=0, high=99)}, "By law.")
     >>> frame = pd.DataFrame({"age": [*range(100)] * 20})
     >>> made = synthesize(frame, people, epsilon=40.0)
-    >>> list(described(made))[3]
+    >>> list(described(made))[4]
     'age: integer from 0 to 99, declared'
     """
     counts = made.counts
