@@ -111,7 +111,7 @@ def _entropy(name: str) -> Iterator[None]:
     seed = int.from_bytes(digest[:4], "big")
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - what scikit-learn draws from
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # others note where from, in a millisecond
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.urandom", urandom)
         patch.setattr("random._urandom", urandom)  # what secrets asks

@@ -63,6 +63,7 @@ else:
     __getattr__ = lazy(
         __name__,
         {
+            "_ground.version": ("__version__",),
             "_ground.types": (
                 "Budget",
                 "BudgetExceededError",

@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated, NoReturn
 
 import typer
 
 from bdpvi._ground import log, outputs, validate
+from bdpvi._ground.version import __version__
 from bdpvi.commands import (
     account,
     check,
@@ -40,7 +40,6 @@ GONE = {
 app = typer.Typer(
     help="Private variational inference with Bayesian differential privacy accounting.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings=options.HELP,
@@ -74,7 +73,7 @@ for name in GONE:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        outputs.show(f"bdpvi {version('bdpvi')}")
+        outputs.show(f"bdpvi {__version__}")
         raise typer.Exit
 
 

@@ -3,7 +3,7 @@
 The scale s of the group effects lies on a public grid. Given s the posterior is log-concave with
 the ridge λ for fixed effects and 4/s² for groups (their columns are 2). One draw is (k, w): k with
 probability q_k ∝ exp E_k, the Laplace evidence E_k = −F_k(m_k) − ½ ln det H_k + ½ ln det P_k, then
-w from N(m_k, H_k⁻¹). docs/explanation/certificate-proof.md#mixed-models bounds ln(q_k/q′_k). Every
+w from N(m_k, H_k⁻¹). docs/explanation/other-certificates.md#mixed-models bounds ln(q_k/q′_k). Every
 record's neighbours are refits; records at corners and along eigenvectors are added and removed too.
 
 python benchmarks/mixed_scales.py

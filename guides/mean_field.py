@@ -18,8 +18,9 @@ class MeanField(GaussianGuide):
     """Mean-field Gaussian guide: a location and a scale for every coordinate.
 
     It is cheap, but with correlated features its variances are too small, and one draw from it
-    reveals more about a record than a draw from :class:`~bdpvi.guides.FullRank`. Without a
-    ``noise_scale`` the guarantee is that of typical records.
+    reveals more about a record than a draw from :class:`~bdpvi.guides.FullRank`. At the
+    ELBO's optimum of weighted logistic regression draws have a certified Bayesian ε for the table
+    at hand, dearer the more columns correlate, and no worst case for all tables.
     """
 
     constraints = {"loc": constraints.real, "scale": softplus_positive}  # noqa: RUF012

@@ -5,7 +5,8 @@ Mapping with string keys, another dataclass, and unions of these. In a union of 
 entry ``kind``, a class variable of each, tells them apart. A field whose metadata has ``names``
 holds one of the objects there and is written as its name. Tensors are stored by safetensors. A
 field whose metadata has ``absent`` is omitted from JSON if it has that value, and gets it if JSON
-omits the field, so that files older than the field keep their meaning.
+omits the field, so that files older than the field keep their meaning. A field whose metadata has a
+false ``kept`` is in no file.
 
 Integers have 64 bits, or as many as ``bits`` in a field's metadata; floating-point numbers
 are finite.
@@ -292,7 +293,7 @@ def _text(name: str, key: Any) -> str:
 
 
 def _fields(kind: Any) -> list[Field[Any]]:
-    return [one for one in fields(kind) if one.init]
+    return [one for one in fields(kind) if one.metadata.get("kept", one.init)]
 
 
 def _is_required(one: Field[Any]) -> bool:

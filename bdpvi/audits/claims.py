@@ -14,17 +14,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from bdpvi.privacy import worst_case
-from bdpvi.privacy.event import PERTURBED, SAMPLED, Event
-from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.privacy.loss_distribution import deltas_together
-from bdpvi.privacy.perturbed_loss import gaussian_delta
-from bdpvi.privacy.perturbed_objective import law
 from bdpvi.synthesis.counts import Floats
 
 _EPSILONS = np.linspace(0.0, 12.0, 241)
@@ -78,23 +74,8 @@ class Claim:
 
     @lru_cache(maxsize=64)  # noqa: B019
     def deltas(self) -> Floats:
-        """Return δ at each of ``_EPSILONS``, without the part that rounding adds."""
-        flat = self.events
-        runs = tuple(one.run for one in flat if one.form == SAMPLED)
-        minima: tuple[Any, ...] = tuple(one for one in flat if one.form == PERTURBED)
-        variance = math.fsum(one.squared_distance or 0.0 for one in flat)
-        known = math.fsum(one.delta for one in flat)
-        if runs and variance:
-            runs += (SampledGaussian(noise_multiplier=variance**-0.5),)
-        others = deltas_together(runs) if runs else None
-        if minima:
-            each = law(minima, 0.0 if runs else variance, others)
-            found = np.array([each(float(epsilon)) for epsilon in _EPSILONS])
-        elif others is not None:
-            found = others(_EPSILONS)
-        else:
-            found = gaussian_delta(_EPSILONS, np.full(len(_EPSILONS), variance))
-        return np.asarray(np.minimum(found + known, 1.0))
+        """Return δ at each of ``_EPSILONS``."""
+        return worst_case.deltas(self.events, _EPSILONS)
 
     def refuted(self, found: Found) -> bool:
         """Return whether no mechanism with these δ(ε) allows what was found."""

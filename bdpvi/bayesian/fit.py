@@ -214,10 +214,11 @@ def fit(
     The guarantee of its draws is known before training. It is the first of these that applies: a
     worst-case ε with ``Optimum()``, a clip and a public noise scale; a certified Bayesian ε with
     :class:`bdpvi.guides.Laplace` or, by ``Optimum()``, :class:`bdpvi.guides.FullRank` of logistic
-    regression; and for all other models and guides, your own included, the typical-record
-    guarantee, :class:`bdpvi.TypicalRecord`. That one certifies
-    nothing for other records; a :class:`bdpvi.NotCertifiedWarning` says so before training, once
-    per process, and with every release.
+    regression (with :class:`bdpvi.guides.MeanField` too, without a worst case for all tables); and
+    for all other models and guides, your own included, the typical-record guarantee,
+    :class:`bdpvi.TypicalRecord`. That one certifies nothing for other records; a
+    :class:`bdpvi.NotCertifiedWarning` says so before training, once per process, and with every
+    release.
 
     Returns:
         The fit. Nothing stays in Pyro's parameter store.
@@ -252,7 +253,7 @@ def fit(
     if len(there) < 3 and not bounded:
         # With a worst case, whether there is an answer must not depend on the records.
         raise ValueError(f"data has {several(len(there), 'record')}; at least 3 are needed")
-    if not bounded and not isinstance(route, Mode):
+    if not route.certifies(model, guide, some.x.shape[1]):
         warnings.warn(_TYPICAL, NotCertifiedWarning, stacklevel=1)  # one place: shown once
     plan, key = training.plan, route.key() if training.seed is None else training.seed
     if isinstance(key, Key):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.answer import nothing
 from bdpvi.bayesian.accounting.every_group import with_groups
-from bdpvi.bayesian.accounting.membership import Membership, membership_of
+from bdpvi.bayesian.accounting.membership import membership_of
 from bdpvi.bayesian.accounting.record_losses import RecordLosses, losses_of_fit
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.table import TableCost
@@ -20,6 +20,7 @@ from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
 from bdpvi.bayesian.optimum.influence import of_any_table as of_any_optimum
 from bdpvi.datasets.encoding import Encoding
+from bdpvi.guides.full_rank import FullRank
 from bdpvi.guides.laplace import Laplace
 from bdpvi.models.family import weighing
 from bdpvi.models.kinds import Known
@@ -28,6 +29,8 @@ from bdpvi.privacy.cost import Bound, Cost, Kind
 from bdpvi.privacy.entry import Charge, Entry
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.membership import Membership
 from bdpvi.privacy.mode_draws import ModeDraws
 from bdpvi.releases.basis import assumptions_of
 
@@ -63,7 +66,8 @@ def table(
 def membership(fit: Fit, *, planned: Charge | None = None) -> Membership:
     """Return how well anybody tells whether a record is in the table, after everything spent on it.
 
-    It charges nothing. It takes a few seconds, as means are bounded at several ε.
+    It is the certified mean over the population; ``cost(fit).membership`` has the worst case, from
+    public numbers. It charges nothing, and takes a few seconds, as means are bounded at several ε.
 
     Args:
         fit: a fit of the table with a certified range, by ``guides.Laplace`` or
@@ -72,15 +76,26 @@ def membership(fit: Fit, *, planned: Charge | None = None) -> Membership:
 
     Raises:
         ValueError: if nothing was spent or planned, no range is certified, or charges that are not
-            Gaussian were made on the table: for these ``cost.worst_case.attack_success`` holds.
+            Gaussian were made on the table: for these ``cost(fit).membership`` holds.
     """
-    found = table(fit, planned)
+    return _certified(table(fit, planned), fit.ledger)
+
+
+def membership_in(ledger: Ledger) -> Membership | None:
+    """Return :func:`membership` of everything in a ledger; None if none is certified."""
+    try:
+        return _certified(TableCost.of(ledger), ledger)
+    except ValueError:
+        return None
+
+
+def _certified(found: TableCost, ledger: Ledger) -> Membership:
     if not found.accounts:
         raise ValueError(found.why or "planned=None: nothing was released from this table yet")
-    if found.rest or fit.ledger.others:
+    if found.rest or ledger.others:
         raise ValueError(
             "fit: other charges on this table are not Gaussian, or are in another ledger; ask "
-            "cost(fit).worst_case.attack_success for a bound on everything"
+            "cost(fit).membership for a bound on everything"
         )
     return membership_of(found.accounts)
 
@@ -211,7 +226,10 @@ def without_worst_case(fit: Fit) -> str:
     if mode and (rows := fit.ledger.rows_per_unit) > 1:
         return f"draws with the guide's own covariance have none for {rows} rows per unit"
     if mode and not bounded(fit):
-        return "the influence of a record is not bounded: this needs a strong prior, and Mode()"
+        return (
+            "the influence of a record is not bounded for all tables: this needs a strong prior, "
+            "and guides.Laplace or guides.FullRank"
+        )
     if not bounded(fit):
         return (
             "the influence of a record is not bounded: this needs a clip or weights, and Optimum()"
@@ -234,7 +252,8 @@ def of_any(fit: Fit) -> Influence | None:
     row. A bound for removed records is required too, so that panels have one for every table.
     """
     model, known = weighing(fit.model), [panel.influence for panel in fit.panels]
-    if model is None or fit.ledger.rows_per_unit > 1:
+    full = isinstance(fit.guide, FullRank)  # Laplace is one
+    if model is None or fit.ledger.rows_per_unit > 1 or not full:
         return None
     if not known or known[0] is None or None in known:
         return None

@@ -11,8 +11,9 @@ from typing import Any
 from bdpvi._ground.outputs import two_digits
 from bdpvi._ground.types import NotCertifiedWarning
 from bdpvi.bayesian.accounting.answer import sampling_assumptions
+from bdpvi.bayesian.accounting.panel import relation_of
 from bdpvi.bayesian.fit import Fit
-from bdpvi.privacy.cost import Bound, Cost, Kind, relation_of
+from bdpvi.privacy.cost import Bound, Cost, Kind
 from bdpvi.privacy.entry import Charge
 from bdpvi.releases import basis
 from bdpvi.releases.receipt import AIMED, COMPUTED, OWNERS, PUBLIC, Receipt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +22,7 @@ from bdpvi._ground.host import HOST
 from bdpvi._ground.progress import bar, silent
 from bdpvi._ground.store import check_writable
 from bdpvi.bayesian.fit import Fit, Training, fit
+from bdpvi.bayesian.pricing import membership_in
 from bdpvi.bayesian.releases import cost, preview, release
 from bdpvi.bench.methods import Method
 from bdpvi.bench.methods.dp_gd import DPSGLDLosses
@@ -33,6 +34,7 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.predictions import predictive_means
 from bdpvi.privacy.cost import Cost
 from bdpvi.privacy.entry import Charge
+from bdpvi.privacy.membership import Membership
 from bdpvi.tables.metrics import correct, log_scores
 
 TARGETS = (0.2, 0.5, 1.0, 2.0)
@@ -75,6 +77,7 @@ class Demonstration:
         split: the records.
         rows: a row for each method and ε, with :data:`COLUMNS`.
         spent: what the draws that were released cost together.
+        member: how well anybody tells who is in the table, after these; None if none were.
         refused: why some draws were not released, "" if all were.
         figure, table: the files.
     """
@@ -82,6 +85,7 @@ class Demonstration:
     split: Split
     rows: pd.DataFrame
     spent: Cost
+    member: Membership | None
     refused: str
     figure: Path | None
     table: Path
@@ -95,6 +99,7 @@ class Demonstration:
             "test_records": len(self.split.test),
             "rows": rows.to_dict("records"),
             "cost": self.spent.to_dict(),
+            "membership": self.member and asdict(self.member),
             "figure": self.figure,
             "table": self.table,
         }
@@ -125,7 +130,8 @@ class Demonstration:
         for table in (draws, others):
             console.print(table)
         figure = f"Figure: {self.figure}" if self.figure else NO_FIGURE
-        lines = (self.refused, f"Spent, for the owner alone: {self.spent}", figure)
+        member = f"In one sentence: {self.member}" if self.member else ""
+        lines = (self.refused, f"Spent, for the owner alone: {self.spent}", member, figure)
         say(*filter(None, lines), f"Table: {self.table}", sep="\n")
 
 
@@ -173,7 +179,8 @@ def run(out: Path, split: Split, *, progress: bool = True) -> Demonstration:
     frame["delta"] = frame["epsilon"].notna().map({True: DELTA})
     table = out / "curve.csv"
     table.write_bytes(outputs.csv_text(frame).encode())
-    return Demonstration(split, frame, spent, refused, _save_figure(frame, out), table)
+    member = membership_in(fitted.ledger)
+    return Demonstration(split, frame, spent, member, refused, _save_figure(frame, out), table)
 
 
 def simulated(rows: int = 20_000, columns: int = 5) -> Split:

@@ -21,6 +21,21 @@ class Command(TyperCommand):
         """Return the help text; typer escapes its brackets for a renderer that is not used."""
         return str(super().get_help(ctx)).replace("\\[", "[")
 
+    def get_short_help_str(self, limit: int = 0) -> str:
+        """Return the first sentence, whole."""
+        return " ".join((self.help or "").split("\n\n")[0].split())
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write options in the panels of :func:`.options.of_fields`, if there are several."""
+        panels: dict[str, list[Any]] = {}
+        of_option = getattr(self.callback, "panels", {})
+        for option in self.get_params(ctx):
+            if (words := option.get_help_record(ctx)) is not None:
+                panels.setdefault(of_option.get(option.name, "Options"), []).append(words)
+        for name, records in panels.items():
+            with formatter.section(name):
+                formatter.write_dl(records)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:

@@ -318,7 +318,10 @@ def remaining(header: Sequence[str], drop: Sequence[str]) -> list[str]:
 
 
 def of_fields(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each argument of a command that is a dataclass by the fields of that class."""
+    """Replace each argument of a command that is a dataclass by the fields of that class.
+
+    The first line of the class's docstring heads its options in the command's help.
+    """
     given, kinds = inspect.signature(command).parameters, get_type_hints(command)
     classes: dict[str, Any] = {name: kinds[name] for name in given if is_dataclass(kinds[name])}
     parameters: list[inspect.Parameter] = []
@@ -341,6 +344,9 @@ def of_fields(command: Callable[..., None]) -> Callable[..., None]:
                 values[name].check()
         command(**values)
 
+    heads = {kind: str(kind.__doc__).split(".")[0] for kind in classes.values()}
+    panels = {one.name: head for kind, head in heads.items() for one in fields(kind)}
+    run.panels = panels  # type: ignore[attr-defined]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run

@@ -359,7 +359,7 @@ def _scores(work: Work, released: Release, took: float) -> Scores | RowScores | 
 
 
 def _report(released: Release, where: dict[str, Path]) -> None:
-    outputs.say(f"Public: {released.receipt}", f"  {released.receipt.meaning}")
+    outputs.say(*released.receipt.lines("Public"))
     outputs.say(*str(released.summary(odds=True)).split("\n")[:-1])
     outputs.say(
         *f"For the owner only: {released.cost}".split("\n"),

@@ -31,5 +31,5 @@ def show(
         outputs.show(*described(load(shared)))
     else:
         found = shared_file.load_release(shared)
-        outputs.show(f"Covered: {found.receipt}", f"  {found.receipt.meaning}")
+        outputs.show(*found.receipt.lines("Covered"))
         outputs.show(*str(found.summary(odds=True)).split("\n"))

@@ -137,6 +137,7 @@ def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json:
     outputs.say(
         f"Public: {made.receipt}",
         f"  {made.receipt.meaning}",
+        *([f"  {told}"] if (told := made.receipt.in_one_sentence) else []),
         f"For the owner only: everything spent on this table: {spent or NOT_PRICED}",
         f"Wrote {where['out']}: about {several(made.rows, 'row')}, which may be shared. Keep "
         f"{where['secret']}/ and {people.path} secret",

@@ -87,7 +87,7 @@ class Family:
         """A record's contribution to noisy scores; None if they are not for this likelihood."""
         return None
 
-    def _feature_count(self, weights: int) -> int:
+    def _columns(self, weights: int) -> int:
         """Return d, the number of features, counting each category as one."""
         extra = sum(len(group) - 1 for group in self.levels)
         return max(weights - bool(self.intercept) - extra, 0)
@@ -96,10 +96,7 @@ class Family:
         """Return C, the largest norm of a weighted row; inf if there is none."""
         if self.weight_norm is not None:
             return float(self.weight_norm)
-        return (
-            math.sqrt(self._feature_count(weights) + (bool(self.intercept) * self.constant) ** 2)
-            / 2
-        )
+        return math.sqrt(self._columns(weights) + (bool(self.intercept) * self.constant) ** 2) / 2
 
     def score_bound(self, weights: int) -> float:
         """Return sC, the bound on the norm of any record's score; inf if there is none."""
@@ -109,7 +106,7 @@ class Family:
 
     def longest(self, weights: int) -> float:
         """Return B, the length of the longest row of a design; inf without a limit."""
-        counted, limit = self._feature_count(weights), self.limit
+        counted, limit = self._columns(weights), self.limit
         if limit is None or self.correlation:
             limit = math.inf
         of_features = counted * float(limit) ** 2 if counted else 0.0

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground.outputs import several
 from bdpvi._ground.store import json_value
 from bdpvi.privacy.assumptions import CONDITIONS, Assumption, Evidence, facts, sentences
+
+if TYPE_CHECKING:
+    from bdpvi.privacy.membership import Membership
 
 ADD_OR_REMOVE = "add or remove"
 REPLACE = "replace"
@@ -27,8 +31,7 @@ class Kind(str, Enum):
         GROUP: for a record drawn from any group of at least a share of that population, however
             the group was chosen.
         TYPICAL: for most records, each by itself; it does not cover the others.
-        PATH: the cost of a random record on the training path that ran: a diagnostic, not a
-            guarantee for the algorithm.
+        PATH: for a random record on the training path that ran: a diagnostic, no guarantee.
     """
 
     WORST_CASE = "worst-case DP"
@@ -63,6 +66,7 @@ class Bound:
         share: for a typical-record bound, the share of the population that it covers; for an
             every-group bound, the least share of a group.
         confidence: for both, 1 − γ.
+        deltas: δ as a function of ε, if more is known of it than a distance; in no file.
     """
 
     kind: Kind
@@ -80,6 +84,9 @@ class Bound:
     evidence: Evidence | None = None
     share: float = field(default=0.0, metadata={"absent": 0.0})
     confidence: float = field(default=0.0, metadata={"absent": 0.0})
+    deltas: Callable[[Any], Any] | None = field(
+        default=None, repr=False, compare=False, metadata={"kept": False}
+    )
 
     @property
     def certified(self) -> bool:
@@ -141,46 +148,39 @@ class Bound:
 
     def public(self, epsilon: float) -> Bound:
         """Return its public part, at a public ε: a target, or one rounded up."""
-        return replace(self, epsilon=epsilon, distance=None, rounding=0.0, reason="", evidence=None)
+        hidden: dict[str, Any] = dict.fromkeys(("distance", "evidence", "deltas"))
+        return replace(self, epsilon=epsilon, rounding=0.0, reason="", **hidden)
 
     @property
     def attack_success(self) -> float:
-        """P(A): an upper bound on the accuracy of any attacker who tells D from D′, equally likely.
-
-        (e^ε + δ)/(1 + e^ε), for an attacker who knows all but the record that differs: under (ε, δ)
-        in both orders every test with false alarms α and misses β has α + β of at least
-        2(1 − δ)/(1 + e^ε) (Kairouz, Oh and Viswanath, "The composition theorem for differential
-        privacy", ICML 2015, Theorem 2.1), as Triastcyn (EPFL 2020, Table 5.2) prints at δ = 0.
-        Where a Gaussian mechanism of distance μ is no more private, it is Φ(μ/2), which is smaller.
-        For a Bayesian guarantee it is a mean over records x′, for every group over its records.
-        With a certified range :func:`bdpvi.bayesian.membership` is far smaller.
-
-        Raises:
-            ValueError: if ε belongs to a training path: it bounds no attack.
+        """P(A): the accuracy of :attr:`membership`, a mean over records x′ of a Bayesian ε.
 
         >>> bound = Bound(kind=Kind.BAYESIAN, epsilon=0.62, delta=1e-5, by="")
         >>> round(bound.attack_success, 3)
         0.65
         """
+        return self.membership.accuracy
+
+    @cached_property
+    def membership(self) -> Membership:
+        """How well anybody tells whether a record is in the table, by all that is known of δ(ε).
+
+        Of a Gaussian mechanism of unknown distance, ε and δ tell the largest that it can have. A
+        training path's ε bounds no attack, and is a ValueError.
+        """
+        from bdpvi.privacy.gaussian import GAUSSIAN, largest_variance
+        from bdpvi.privacy.membership import Membership, of_curve, of_gaussian
+
         if self.kind is Kind.PATH:
             raise ValueError(f"an ε {self.kind.value} is a diagnostic and does not bound an attack")
-        shrunk = math.exp(-self.epsilon)
-        result = (1 + self.delta * shrunk) / (1 + shrunk)
-        if self.distance is None:
-            return result
-        return min(result, (1 + math.erf(self.distance / 8**0.5)) / 2 + self.rounding)
-
-    def in_one_sentence(self, whose: str) -> str:
-        """Return what ε says about one person, as a number, for every page.
-
-        Args:
-            whose: the unit whose presence is hidden, in words.
-        """
-        return (
-            f"whoever sees everything that was released and knows all other rows tells whether the "
-            f"table has {whose} or not with a chance of at most {100 * self.attack_success:.1f} %, "
-            "where guessing has 50 %"
-        )
+        known = [(self.epsilon, self.delta)]
+        if self.deltas is not None:
+            known += of_curve(self.deltas)
+        elif self.distance is not None:
+            known += of_gaussian(self.distance**2, self.rounding)
+        elif self.by == GAUSSIAN and self.epsilon > 0:  # δ covers thresholds and rounding
+            known += of_gaussian(largest_variance(self.epsilon, self.delta), spare=self.delta)
+        return Membership.of(known)
 
     @property
     def meaning(self) -> str:
@@ -230,8 +230,8 @@ _MEANING = {
         "Bayesian differential privacy, not worst-case differential privacy: for a {noun} x′ "
         "drawn from the distribution that the reference {noun}s represent, Pr[S | D] ≤ e^ε Pr[S "
         "| D′] + δ for every set S of outputs and either order of D and D′, where D′ has "
-        "{change}. It is a statement about this table, not about every table. δ is a mean over "
-        "such {noun}s: a {noun} rarer than δ, or unlike them, may be fully exposed"
+        "{change}. It is a statement about this table, not about every one. δ is a mean: a {noun} "
+        "rarer than δ, or unlike the others, may be fully exposed"
     ),
     Kind.GROUP: (
         "Every-group differential privacy, not worst-case differential privacy: with confidence 1 "
@@ -281,15 +281,6 @@ def meaning(
     change = f"{unit} {_DONE[relation]}" if worst else _CHANGED[relation]
     numbers = {"share": 100 * share, "confidence": 100 * confidence, "doubt": 1 - confidence}
     return _MEANING[kind].format(change=change, noun=noun, **numbers)
-
-
-def relation_of(kinds: Iterable[str]) -> str:
-    """Return the relation for panels of these kinds.
-
-    >>> relation_of(["remove", "add"]), relation_of(["add-or-remove"]), relation_of(["replace"])
-    ('add or remove', 'add or remove', 'replace')
-    """
-    return " or ".join(sorted({kind.replace("-", " ") for kind in kinds}))
 
 
 @dataclass(frozen=True)
@@ -381,6 +372,11 @@ class Cost:
         found = dict([*mean, *((group.share, group.epsilon) for group in self.groups)])
         return tuple(sorted(found.items(), reverse=True))
 
+    @property
+    def membership(self) -> Membership | None:
+        """How well anybody tells whether any record is in the table; None if nothing bounds it."""
+        return None if self.worst_case is None else self.worst_case.membership
+
     @classmethod
     def of(cls, worst_case: Bound | None) -> Cost | None:
         """Return the cost without a panel; None if nothing is guaranteed."""
@@ -398,4 +394,6 @@ class Cost:
 
         Numbers that JSON lacks become the strings "Infinity", "-Infinity" and "NaN".
         """
-        return dict(json_value(asdict(self)))
+        plain = self.each(lambda one: replace(one, deltas=None))
+        kept = asdict(plain, dict_factory=lambda all_: {k: v for k, v in all_ if k != "deltas"})
+        return dict(json_value(kept))

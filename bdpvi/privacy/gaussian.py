@@ -12,6 +12,8 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 
+GAUSSIAN = "Gaussian DP"
+"""Name of the method in reports."""
 _GAUSS_LEGENDRE = np.polynomial.legendre.leggauss(8)  # nodes and weights on (-1, 1)
 
 

@@ -12,12 +12,10 @@ from scipy.special import ndtri
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi.privacy.cost import Bound, Kind
-from bdpvi.privacy.gaussian import equal_covariance, largest_variance
+from bdpvi.privacy.gaussian import GAUSSIAN, equal_covariance, largest_variance
 from bdpvi.privacy.rounding import after_rounding, rounding_delta
 from bdpvi.privacy.solve import root
 
-GAUSSIAN = "Gaussian DP"
-"""Name of the method in reports."""
 _LARGE = 1e16
 """From this μ² on the bound by the loss's tail has 15 digits, and rounding hides the root."""
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
+import numpy as np
 from scipy.optimize import brentq
 
 from bdpvi._ground import validate
@@ -13,7 +16,11 @@ from bdpvi._ground.outputs import several
 from bdpvi.privacy.cost import Bound, Kind
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee
+from bdpvi.privacy.worst_case import deltas
 from bdpvi.privacy.worst_case import epsilon as worst_case
+
+if TYPE_CHECKING:
+    from bdpvi.privacy.loss_bounds import Array, Deltas
 
 LARGEST = 700.0
 """The largest ε whose e^ε is a float."""
@@ -95,7 +102,16 @@ def group(guarantee: Bound, size: int) -> Bound | None:
     if epsilon > LARGEST:
         return None
     delta = guarantee.delta * changes(guarantee.epsilon, size)
-    return replace(guarantee, epsilon=epsilon, delta=delta, unit=unit) if delta < 1 else None
+    if delta >= 1:
+        return None
+    rows = guarantee.deltas and partial(_of_rows, guarantee.deltas, size, 0.0)
+    return replace(guarantee, epsilon=epsilon, delta=delta, unit=unit, deltas=rows)
+
+
+def _of_rows(deltas: Deltas, size: int, fixed: float, epsilons: Array) -> Array:
+    """Return δ(ε) of k rows one after another, from that of one row at ε/k; and a fixed part."""
+    times = np.array([changes(float(one) / size, size) for one in epsilons])
+    return np.minimum(fixed + times * deltas(epsilons / size), 1.0)
 
 
 def row_by_row(events: Sequence[Event], size: int, delta: float) -> Bound | None:
@@ -137,4 +153,5 @@ def row_by_row(events: Sequence[Event], size: int, delta: float) -> Bound | None
         at -= _PRECISION
     found = worst_case(others, math.exp(at))
     assert found is not None
-    return replace(found, epsilon=size * found.epsilon, delta=delta, distance=None)
+    curve = partial(_of_rows, partial(deltas, others), size, delta - rest)
+    return replace(found, epsilon=size * found.epsilon, delta=delta, distance=None, deltas=curve)

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.fft import next_fast_len
-from scipy.stats import binom
 from torch import Tensor
 
 from bdpvi.privacy.conversions import EPSILONS, minimise_delta, minimise_epsilon
@@ -196,8 +195,9 @@ def deltas_on_grid(
     largest: Sequence[SampledGaussian],
     direction: str,
     beta: float,
+    epsilons: Tensor = EPSILONS,
 ) -> Tensor:
-    """Return an upper bound on δ of every record at all of ``EPSILONS``, (m, E).
+    """Return an upper bound on δ of every record at every ε, (m, E).
 
     Args:
         kinds: the kinds of step, as steps of sensitivity 1.
@@ -205,12 +205,13 @@ def deltas_on_grid(
         largest: the steps of the most costly record, as steps of sensitivity 1.
         direction: such as "add-or-remove D‖D′".
         beta: δ at which the answer is to be precise.
+        epsilons: ε, at least 0, increasing.
     """
     met = counts.any(0)
     interval = min(map(loss_interval, largest))
     grid = Grid.around(largest, direction, beta, interval)
     used = [kind for kind, one in zip(kinds, met.tolist(), strict=True) if one]
-    return LossDistribution.of(used, direction, grid).deltas(counts[:, met], EPSILONS)
+    return LossDistribution.of(used, direction, grid).deltas(counts[:, met], epsilons)
 
 
 def step(run: SampledGaussian, interval: float) -> PrivacyLossDistribution:
@@ -232,6 +233,7 @@ def step(run: SampledGaussian, interval: float) -> PrivacyLossDistribution:
         interval: the grid of losses.
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
+    from scipy.stats import binom  # late: it is slow to import
 
     # Of a probability that none is sampled which is next to 0, dp_accounting rounds the logarithm.
     # All k rows in every sample cost no less: both divergences are convex in the pair of laws.

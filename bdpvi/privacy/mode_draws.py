@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
@@ -28,6 +30,9 @@ from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.conversions import REAL_ORDERS
 from bdpvi.privacy.event import MOMENTS, WITH, WITHOUT, Event
+
+if TYPE_CHECKING:  # takes a while
+    from bdpvi.privacy.loss_bounds import Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +102,28 @@ def epsilon(events: Sequence[Event], delta: float, variance: float = 0.0) -> flo
     """
     validate.probability("delta", delta)
     order = REAL_ORDERS.values
+    every = _log_moments(events, variance)
+    return max(float(conversions.epsilon(one, order, delta).min()) for one in every)
+
+
+def deltas(events: Sequence[Event], epsilons: Array, variance: float = 0.0) -> Array:
+    """Return the joint δ of all draws at every ε, of which :func:`epsilon` is the inverse.
+
+    Args:
+        events, variance: as there.
+        epsilons: ε, at least 0, (E,).
+    """
+    order, at = REAL_ORDERS.values, torch.from_numpy(epsilons)[:, None]
+    every = _log_moments(events, variance)
+    found = [conversions.delta(one, order, at).amin(1) for one in every]
+    return np.asarray(torch.stack(found).amax(0).numpy())
+
+
+def _log_moments(events: Sequence[Event], variance: float) -> list[Tensor]:
+    """Return the log-moments of all draws at :data:`.REAL_ORDERS`, in both directions."""
+    order = REAL_ORDERS.values
     gaussian = order * (order + 1) / 2 * validate.non_negative("variance", variance)
-    found = []
-    for direction in (WITH, WITHOUT):
-        total = gaussian
-        for event in events:
-            total = total + event.log_moment(order, direction)
-        found.append(float(conversions.epsilon(total, order, delta).min()))
-    return max(found)
+    return [
+        sum((one.log_moment(order, direction) for one in events), gaussian)
+        for direction in (WITH, WITHOUT)
+    ]

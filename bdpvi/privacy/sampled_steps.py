@@ -13,7 +13,8 @@ from bdpvi._ground.host import on_host
 from bdpvi.privacy.cost import ADD_OR_REMOVE, Bound
 from bdpvi.privacy.event import SAMPLED
 from bdpvi.privacy.events import SampledGaussian
-from bdpvi.privacy.gaussian_dp import GAUSSIAN, gaussian_epsilon, worst
+from bdpvi.privacy.gaussian import GAUSSIAN
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon, worst
 from bdpvi.privacy.loss_distribution import composed
 from bdpvi.privacy.rounding import after_rounding
 from bdpvi.privacy.solve import smallest

@@ -11,17 +11,23 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
+from bdpvi.privacy.conversions import EPSILONS
 from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.event import MOMENTS, PERTURBED, SAMPLED, WITH, WITHOUT, Event, neighbours_of
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee, worst
-from bdpvi.privacy.rounding import after_rounding
+from bdpvi.privacy.rounding import after_rounding, rounding_delta
+
+if TYPE_CHECKING:
+    from bdpvi.privacy.loss_bounds import Array, Deltas
 
 NOTHING = "nothing was released"
 
@@ -64,28 +70,68 @@ def epsilon(events: Iterable[Event], delta: float) -> Bound | None:
     rest = delta - math.fsum(one.delta for one in flat)
     if not rest > 0:
         return None
-    name, solve = _solver(flat, variance)
+    name, solve = _solver(_Forms.of(flat), variance)
     if not name:
         if not variance:
             return worst(0.0, delta, NOTHING, **whose, distance=0.0, rounding=rounding)
         found = gaussian_guarantee(variance, rest, rounding)
         if found is not None and rest < delta:  # with a threshold it is not Gaussian
-            found = replace(found, distance=None)
+            found = replace(found, distance=None, deltas=partial(deltas, tuple(flat)))
         return found and replace(found, delta=delta, **whose)
     found_epsilon = after_rounding(solve, rest, rounding)
     if not math.isfinite(found_epsilon):
         return None
-    found = worst(found_epsilon, delta, name, **whose, rounding=rounding)
+    curve = partial(deltas, tuple(flat))
+    found = worst(found_epsilon, delta, name, **whose, rounding=rounding, deltas=curve)
     return found.assuming(*(more for one in flat for more in one.assumptions))
 
 
-def _solver(events: Sequence[Event], variance: float) -> tuple[str, Callable[[float], float]]:
+@on_host
+def deltas(events: Sequence[Event], epsilons: Array) -> Array:
+    """Return the joint δ of all events at every ε, for every conceivable record.
+
+    It is the curve that :func:`epsilon` inverts: from a Gaussian's closed form, privacy loss
+    distributions, the loss bound of minima or log-moments, with thresholds and rounding.
+
+    Args:
+        events: in any order, for the same neighbours.
+        epsilons: ε, at least 0, increasing, (E,).
+
+    Returns:
+        δ, (E,); 1 if nothing bounds an event's loss.
+
+    >>> deltas([SampledGaussian(noise_multiplier=4.0)], np.array([0.0, 0.5])).round(6).tolist()
+    [0.099476, 0.002709]
+    """
+    distances = [one.squared_distance for one in events]
+    variance = math.fsum(math.inf if v is None else v for v in distances)
+    if not math.isfinite(variance):
+        return np.ones(len(epsilons))
+    rounding = math.fsum(one.rounding for one in events)
+    more = math.fsum(one.delta for one in events)
+    fixed = [more + rounding_delta(rounding, float(one)) for one in epsilons]
+    return np.minimum(_curve(_Forms.of(events), variance)(epsilons) + fixed, 1.0)
+
+
+class _Forms(NamedTuple):
+    """Events that are not Gaussian, by the form in which their loss is known."""
+
+    sampled: tuple[SampledGaussian, ...]
+    perturbed: tuple[Any, ...]
+    moments: tuple[Event, ...]
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> _Forms:
+        if unknown := {event.form for event in events} - {"", SAMPLED, PERTURBED, MOMENTS}:
+            raise TypeError(f"no loss of the form {min(unknown)!r} can be composed")
+        sampled = tuple(event.run for event in events if event.form == SAMPLED)
+        perturbed = tuple(event for event in events if event.form == PERTURBED)
+        return cls(sampled, perturbed, tuple(one for one in events if one.form == MOMENTS))
+
+
+def _solver(forms: _Forms, variance: float) -> tuple[str, Callable[[float], float]]:
     """Return how events compose with Gaussian mechanisms, and ε at δ; "" if all are Gaussian."""
-    if unknown := {event.form for event in events} - {"", SAMPLED, PERTURBED, MOMENTS}:
-        raise TypeError(f"no loss of the form {min(unknown)!r} can be composed")
-    sampled = tuple(event.run for event in events if event.form == SAMPLED)
-    perturbed = tuple(event for event in events if event.form == PERTURBED)
-    moments = tuple(event for event in events if event.form == MOMENTS)
+    sampled, perturbed, moments = forms
     name, solve = SAMPLED, partial(_sampled_epsilon, sampled, variance)
     if perturbed:
         name, solve = PERTURBED, partial(_perturbed_epsilon, perturbed, sampled, variance)
@@ -106,19 +152,72 @@ def _in_halves(
     return one(delta / 2) + other(delta / 2)
 
 
+def _curve(forms: _Forms, variance: float) -> Deltas:
+    """Return δ as a function of ε, as :func:`_solver` returns ε as a function of δ."""
+    from bdpvi.privacy.perturbed_loss import gaussian_delta
+
+    sampled, perturbed, moments = forms
+    rest: Deltas = partial(gaussian_delta, variance=variance)
+    if perturbed:
+        from bdpvi.privacy import perturbed_objective
+
+        law = perturbed_objective.law(perturbed, *_beside(perturbed, sampled, variance))
+        rest = partial(_each, law)
+    elif sampled:
+        rest = partial(_sampled_deltas, sampled, variance)
+    if not moments:
+        return rest
+    from bdpvi.privacy import mode_draws
+
+    alone = partial(mode_draws.deltas, moments)
+    if not (sampled or perturbed):
+        return partial(alone, variance=variance)
+    return lambda at: np.min([alone((1 - s) * at) + rest(s * at) for s in (0.0, 0.5, 1.0)], axis=0)
+
+
+def _each(law: Callable[[float], float], epsilons: Array) -> Array:
+    return np.array([law(float(one)) for one in epsilons])
+
+
+def _with(runs: tuple[SampledGaussian, ...], variance: float) -> tuple[SampledGaussian, ...]:
+    """Return sampled steps with one more run, a Gaussian mechanism of this μ² if there is one."""
+    return (*runs, SampledGaussian(noise_multiplier=variance**-0.5)) if variance else runs
+
+
 @lru_cache(maxsize=256)
 def _sampled_epsilon(runs: tuple[SampledGaussian, ...], variance: float, delta: float) -> float:
     # late, as most ledgers hold Gaussian mechanisms alone
-    from bdpvi.privacy.loss_distribution import deltas_on_grid, least_epsilons
+    from bdpvi.privacy.loss_distribution import least_epsilons
     from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 
-    if variance:
-        runs += (SampledGaussian(noise_multiplier=variance**-0.5),)
+    runs = _with(runs, variance)
     if all(run.presence == 1 for run in runs):
         return PrivacyLossAccountant().together(runs, delta)
+    return float(least_epsilons(_by_coins(runs, delta), delta))
+
+
+def _sampled_deltas(runs: tuple[SampledGaussian, ...], variance: float, epsilons: Array) -> Array:
+    from bdpvi.privacy.loss_distribution import composed
+
+    runs = _with(runs, variance)
+    if all(run.presence == 1 for run in runs):
+        return np.asarray(composed(runs).get_delta_for_epsilon(epsilons))
+    return np.asarray(_by_coins(runs, _LARGE, torch.from_numpy(epsilons)).amax((0, 1)).numpy())
+
+
+_LARGE = 1e-3
+"""δ at which a curve with unseen coins is precise."""
+
+
+def _by_coins(
+    runs: tuple[SampledGaussian, ...], beta: float, epsilons: Tensor = EPSILONS
+) -> Tensor:
+    """Return δ of steps with unseen coins in both directions, (2, 1, E)."""
+    from bdpvi.privacy.loss_distribution import deltas_on_grid
+
     counts = torch.tensor([[run.steps for run in runs]])
-    found = [deltas_on_grid(runs, counts, runs, direction, delta) for direction in (WITH, WITHOUT)]
-    return float(least_epsilons(torch.stack(found), delta))
+    both = [deltas_on_grid(runs, counts, runs, way, beta, epsilons) for way in (WITH, WITHOUT)]
+    return torch.stack(both)
 
 
 @lru_cache(maxsize=256)
@@ -130,13 +229,21 @@ def _perturbed_epsilon(
 ) -> float:
     """Return the joint ε of objective perturbation and the other mechanisms."""
     from bdpvi.privacy import perturbed_objective
-    from bdpvi.privacy.loss_distribution import deltas_together
     from bdpvi.privacy.sampled_steps import LEAST_NOISE
 
-    if not sampled:
-        return perturbed_objective.epsilon(perturbed, delta, variance)
-    if min(run.noise_multiplier / run.rows for run in sampled) < LEAST_NOISE:
+    if any(run.noise_multiplier / run.rows < LEAST_NOISE for run in sampled):
         return math.inf
-    if variance := variance + sum(one.variance for one in perturbed):
-        sampled += (SampledGaussian(noise_multiplier=variance**-0.5),)
-    return perturbed_objective.epsilon(perturbed, delta, others=deltas_together(sampled))
+    others = _beside(perturbed, sampled, variance)
+    return perturbed_objective.epsilon(perturbed, delta, *others)
+
+
+def _beside(
+    perturbed: tuple[Any, ...], sampled: tuple[SampledGaussian, ...], variance: float
+) -> tuple[float, Deltas | None]:
+    """Return μ² of what composes with minima; or, with sampled steps, the δ of all of it."""
+    from bdpvi.privacy.loss_distribution import deltas_together
+
+    if not sampled:
+        return variance, None
+    hidden = sum(one.variance for one in perturbed)
+    return variance, deltas_together(_with(sampled, variance + hidden))

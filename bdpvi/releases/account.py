@@ -12,11 +12,13 @@ from typing import Any
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import to_json
+from bdpvi.privacy.assumptions import sentences
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.entry import ENDED, RESERVED, Entry
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.left import together
+from bdpvi.privacy.membership import Membership
 from bdpvi.releases.receipt import Receipt
 
 TITLE = "Privacy account"
@@ -91,6 +93,7 @@ class Statement:
     Attributes:
         book: content of the ledger.
         delta: δ of every ε.
+        certified: the mean over the population, if one is known. Secret.
 
     >>> from bdpvi.privacy.events import SampledGaussian
     >>> price = (SampledGaussian(noise_multiplier=5.0),)
@@ -102,6 +105,7 @@ class Statement:
 
     book: Book
     delta: float
+    certified: Membership | None = None
 
     def __post_init__(self) -> None:
         validate.probability("delta", self.delta)
@@ -131,15 +135,17 @@ class Statement:
     @property
     def guarantee(self) -> str:
         """The guarantee of the total in words, and what it says about one person."""
-        if self.total is None:
-            return (
-                f"At least one of these has no worst-case ε at δ = {self.delta:g}; its own receipt "
-                "says which guarantee it has, and at which δ"
-            )
-        return (
-            f"{self.total.meaning}. What it assumes of the table's preprocessing stands on the "
-            f"receipts. In one sentence: {self.total.in_one_sentence(self.book.whose)}"
+        told = (
+            f"At least one of these has no worst-case ε at δ = {self.delta:g}; its own receipt "
+            "says which guarantee it has, and at which δ"
         )
+        if self.total is not None:
+            member = self.total.membership.in_one_sentence(self.book.whose)
+            told = (
+                f"{self.total.meaning}. What it assumes of the table's preprocessing stands on the "
+                f"receipts. In one sentence: {member}"
+            )
+        return sentences(told, str(self.certified or ""))
 
     @property
     def limit(self) -> str:

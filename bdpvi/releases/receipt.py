@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +80,16 @@ class Receipt:
         together = self.together[:1].upper() + self.together[1:]
         return sentences(self.bound.meaning, self.about, together)
 
+    @property
+    def in_one_sentence(self) -> str:
+        """How well anybody tells who is in the table, by these public numbers; "" if none say."""
+        return "" if self.worst_case is None else in_one_sentence(self.worst_case)
+
+    def lines(self, kind: str) -> Iterator[str]:
+        """Yield the receipt for a screen."""
+        yield f"{kind}: {self}"
+        yield from (f"  {one}" for one in (self.meaning, self.in_one_sentence) if one)
+
     def __str__(self) -> str:
         if self.experiment:
             return "an EXPERIMENT: its noise is seeded, so there is no guarantee"
@@ -107,3 +118,9 @@ class Receipt:
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes, which are public, as JSON types."""
         return dict(schema.to_json(self))
+
+
+def in_one_sentence(bound: Bound) -> str:
+    """Return how well anybody tells who is in the table, as a line of a screen; "" if seeded."""
+    told = f"In one sentence: {bound.membership.in_one_sentence(bound.unit)}"
+    return told if bound.reliable else ""

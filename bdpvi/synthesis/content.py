@@ -16,6 +16,7 @@ from bdpvi.datasets.schema import Schema
 from bdpvi.noise import secure
 from bdpvi.privacy.assumptions import Assumption, sentences
 from bdpvi.privacy.cost import Bound
+from bdpvi.releases.receipt import in_one_sentence
 from bdpvi.synthesis.counts import Counts, Group, MeasurementPlan, NoisyCounts
 
 FORMAT = 2
@@ -63,6 +64,11 @@ class TableReceipt:
         """The guarantee in words, with its assumptions and the owner's declarations."""
         together = self.together[:1].upper() + self.together[1:]
         return sentences(self.worst_case.meaning, listed(self.declared), together)
+
+    @property
+    def in_one_sentence(self) -> str:
+        """How well anybody tells who is in the table, by these public numbers; "" if seeded."""
+        return in_one_sentence(self.worst_case)
 
     def __str__(self) -> str:
         listed = ", ".join(self.bought)

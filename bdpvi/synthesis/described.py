@@ -36,12 +36,13 @@ def described(made: Synthetic) -> Iterator[str]:
     >>> people = Schema({"age": ColumnType(kind="integer", low=0, high=99)}, "By law.")
     >>> frame = pd.DataFrame({"age": [*range(100)] * 20})
     >>> made = synthesize(frame, people, epsilon=40.0)
-    >>> list(described(made))[3]
+    >>> list(described(made))[4]
     'age: integer from 0 to 99, declared'
     """
     counts = made.counts
     yield f"Covered: {one_line(str(made.receipt))}"
-    yield f"  {one_line(made.receipt.meaning)}"
+    for said in filter(None, (made.receipt.meaning, made.receipt.in_one_sentence)):
+        yield f"  {one_line(said)}"
     given = f", conditioned on {made.target!r}" if made.target is not None else ""
     yield (
         f"About {several(made.rows, 'row')} (estimated), "

@@ -216,7 +216,7 @@ def copied(found: Quality) -> bool:
 
 def _meaning(found: Quality) -> str:
     bound = found.receipt.worst_case
-    told = bound.in_one_sentence(bound.unit)
+    told = bound.membership.in_one_sentence(bound.unit)
     said = (
         f"{told[0].upper()}{told[1:]} ({bound.kind.value}: ε = {bound.epsilon:g} at δ = "
         f"{bound.delta:g})"

@@ -39,7 +39,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "non-private": {"steps": 20},
     "posterior-draws": {},
     "bdp-vi-full-rank": {},
-    "bdp-vi-mean-field": {"draws": 3},
+    "bdp-vi-mean-field": {"draws": 3, "model": {"prior_scale": 1.0}},
     "dpvi-ma": {"steps": 20, "draws": 5},
     "dpvi-pld": {"steps": 20, "draws": 5},
     "dp-sgld": {"steps": 20, "draws": 5},
@@ -78,7 +78,8 @@ def test_calibration_lands_just_below(name: str, table: pd.DataFrame) -> None:
     assert len(reached) >= 2
     ratio = reached["epsilon"] / reached["target_epsilon"]
     if METHODS[name].guarantee == BAYESIAN:  # planned, whatever the records say of it
-        within = (ratio <= 1) & (name == "posterior-draws")  # the covariances of others are not
+        # The mean-field guide's prior is too weak for a certificate.
+        within = (ratio <= 1) & (name != "bdp-vi-mean-field")
         assert reached["certified"].eq("yes").equals(within)
         assert (ratio <= 1).any()
         assert name != "posterior-draws" or (ratio > 1).any()
@@ -108,8 +109,9 @@ def test_guarantees_are_told_apart_in_every_row(table: pd.DataFrame) -> None:
     assert (bayesian["guarantee"] == BAYESIAN).all()
     reached = bayesian[bayesian["epsilon"].notna()]
     assert reached["reliable"].notna().all()
-    experiments = reached[reached["method"] != "posterior-draws"]
-    assert (experiments["certified"] == "no").all()
+    assert set(reached["certified"]) == {"yes", "no"}
+    certain = reached[reached["certified"] == "yes"]
+    assert (certain["epsilon"] <= certain["target_epsilon"]).all()
     worst = table[table["method"].str.startswith("dp")]
     assert worst["worst_case_epsilon"].equals(worst["epsilon"])
     assert (worst["guarantee"] == WORST_CASE).all()

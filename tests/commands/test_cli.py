@@ -26,7 +26,7 @@ from bdpvi import datasets
 from bdpvi._ground import outputs
 from bdpvi._ground.types import Unit
 from bdpvi.bench import curves, demonstration
-from bdpvi.cli import GONE, main
+from bdpvi.cli import GONE, app, main
 from bdpvi.commands import options, private
 from bdpvi.commands.options import WORDS
 from bdpvi.datasets import ColumnType
@@ -180,7 +180,6 @@ def test_help_has_the_words_of_the_fields() -> None:
 
 
 def program_app() -> Any:
-    from bdpvi.cli import app
 
     return app
 
@@ -493,3 +492,13 @@ def test_predictions_that_cannot_be_asked_for(
     assert code == 2
     assert message in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_help_has_whole_sentences_in_panels() -> None:
+    names = CliRunner().invoke(app, ["--help"]).output
+    assert "..." not in names.partition("Commands:")[2]
+    assert "the noisy counts of its columns." in " ".join(names.split())
+    shown = CliRunner().invoke(app, ["private", "--help"]).output
+    heads = [line for line in shown.splitlines() if line.endswith(":") and line[0] != " "]
+    assert heads[0] == "Options:"
+    assert len(heads) == 6

@@ -28,8 +28,10 @@ from bdpvi.federated.rounds import Rounds
 from bdpvi.privacy.assumptions import CONSTANTS, Assumption, facts
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.cost import Bound, Kind
+from bdpvi.privacy.gaussian import GAUSSIAN
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.releases.account import Statement
+from bdpvi.releases.receipt import Receipt
 
 DOCS = Path(__file__).parents[2] / "docs"
 GIVEN = Assumption.GIVEN_FEATURES
@@ -344,13 +346,18 @@ def test_of_several_origins_each_is_that_of_some_constants() -> None:
     assert "Some preprocessing bounds and categories were estimated privately" in meaning
 
 
-@pytest.mark.parametrize(("epsilon", "chance"), [(0.5, "62.2 %"), (2.0, "88.1 %")])
+@pytest.mark.parametrize(("epsilon", "chance"), [(0.5, "62.25 of 100"), (2.0, "88.08 of 100")])
 def test_one_epsilon_has_one_chance_on_every_page(epsilon: float, chance: str) -> None:
     bound = Bound(kind=Kind.WORST_CASE, epsilon=epsilon, delta=1e-6, by="")
-    assert chance in bound.in_one_sentence("one record")
+    said = bound.membership.in_one_sentence("one record")
+    assert chance in said
     account = Statement(Book("a"), 1e-6)
     account.__dict__["total"] = bound
-    assert bound.in_one_sentence("one record") in account.guarantee
+    assert said in account.guarantee
+    receipt = Receipt(
+        worst_case=bound, source="", draws=1, temperature=None, noise_scale=None, step=None
+    )
+    assert said in receipt.in_one_sentence
 
     from types import SimpleNamespace
 
@@ -358,7 +365,7 @@ def test_one_epsilon_has_one_chance_on_every_page(epsilon: float, chance: str) -
     from bdpvi.synthesis.report import _meaning
 
     quality: Any = SimpleNamespace(receipt=TableReceipt(worst_case=bound, source=""))
-    assert bound.in_one_sentence("one record")[1:] in _meaning(quality)
+    assert said[1:] in _meaning(quality)
 
 
 def test_pages_state_the_same_chance() -> None:
@@ -367,7 +374,7 @@ def test_pages_state_the_same_chance() -> None:
     found = [one for page in DOCS.rglob("*.md") for one in stated.findall(page.read_text("utf-8"))]
     assert found
     for epsilon, chance in found:
-        bound = Bound(kind=Kind.WORST_CASE, epsilon=float(epsilon), delta=1e-6, by="")
+        bound = Bound(kind=Kind.WORST_CASE, epsilon=float(epsilon), delta=1e-6, by=GAUSSIAN)
         assert f"{100 * bound.attack_success:.1f}" == chance
 
 

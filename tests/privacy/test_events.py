@@ -61,9 +61,14 @@ def gaussian(mu: float) -> Callable[[float], float]:
     return lambda e: float(norm.cdf(mu / 2 - e / mu) - math.exp(e) * norm.cdf(-mu / 2 - e / mu))
 
 
-def sampled(noise: float, rate: float, steps: int) -> Callable[[float], float]:
+@cache
+def composed(noise: float, rate: float, steps: int) -> Callable[[float], float]:
     one = from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=1e-5)
     return one.self_compose(steps).get_delta_for_epsilon  # type: ignore[no-any-return]
+
+
+def sampled(noise: float, rate: float, steps: int) -> Callable[[float], float]:
+    return lambda epsilon: composed(noise, rate, steps)(epsilon)
 
 
 def choice(loss: float) -> Callable[[float], float]:

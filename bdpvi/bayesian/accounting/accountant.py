@@ -29,6 +29,7 @@ from bdpvi.bayesian.accounting.bisection import bisected, of_mean
 from bdpvi.bayesian.accounting.charges import Charged, Charges
 from bdpvi.bayesian.accounting.estimators import Estimator, MeanEstimate
 from bdpvi.bayesian.accounting.losses import Deltas, Losses, Price
+from bdpvi.bayesian.accounting.panel import relation_of
 from bdpvi.bayesian.accounting.quantiles import exposure_of
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.privacy import conversions, worst_case
@@ -42,7 +43,7 @@ from bdpvi.privacy.conversions import (
     minimise_delta,
     split_delta,
 )
-from bdpvi.privacy.cost import Bound, Cost, Exposure, Kind, relation_of
+from bdpvi.privacy.cost import Bound, Cost, Exposure, Kind
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.rounding import cap, rounding_delta
 

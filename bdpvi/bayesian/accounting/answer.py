@@ -14,10 +14,11 @@ from torch import Tensor
 from bdpvi.bayesian.accounting.betting import betting
 from bdpvi.bayesian.accounting.estimators import Estimator, MeanEstimate
 from bdpvi.bayesian.accounting.losses import Deltas
+from bdpvi.bayesian.accounting.panel import relation_of
 from bdpvi.bayesian.accounting.reliability import predicted_miss_rate, reliable, why
 from bdpvi.privacy.assumptions import Assumption, Evidence
 from bdpvi.privacy.conversions import EPSILONS, Orders, minimise_epsilon, position, split_delta
-from bdpvi.privacy.cost import Bound, Cost, Kind, relation_of
+from bdpvi.privacy.cost import Bound, Cost, Kind
 from bdpvi.privacy.gaussian_dp import worst
 from bdpvi.privacy.rounding import cap, rounding_delta
 from bdpvi.privacy.solve import first

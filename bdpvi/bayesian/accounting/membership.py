@@ -18,64 +18,18 @@ The means are bounded by :func:`~bdpvi.bayesian.accounting.betting.betting` on [
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.answer import estimate
 from bdpvi.bayesian.accounting.betting import betting
 from bdpvi.privacy.event import WITH
+from bdpvi.privacy.membership import Membership, accuracy, found
 from bdpvi.privacy.rounding import rounding_delta
 
 _EPSILONS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6)
 """Every ε at which a mean is bounded."""
-_RATES = (0.01, 0.001)
-"""Shares of wrongly accused."""
 _GAMMA = 1e-9
-
-
-@dataclass(frozen=True)
-class Membership:
-    """How well anybody tells whether a record is in the table, after everything charged.
-
-    It is for the table's owner, as it was computed from the records.
-
-    Attributes:
-        accuracy: how often the best guess is right at even odds, as a mean over the population.
-        anyone: the same for any conceivable record.
-        rates: for false-positive rates of 1 % and 0.1 %, the largest true-positive rate, as a mean.
-        failure_probability: of all means together.
-        own: whether the table's own records stand for fresh ones, which duplicates violate.
-    """
-
-    accuracy: float
-    anyone: float
-    rates: tuple[tuple[float, float], ...]
-    failure_probability: float
-    own: bool = True
-
-    def __str__(self) -> str:
-        shares = " and ".join(
-            f"at most {_above(true)} in 100 members while wrongly accusing {_above(false)} in 100 "
-            "outsiders"
-            for false, true in self.rates
-        )
-        stand = ", if the table's own records can serve as fresh ones" * self.own
-        return (
-            "Somebody who knows everything about a person, all other records and how this was "
-            "computed, and for whom it is an even bet whether the person is in the table, guesses "
-            f"right after seeing what was released in at most {_above(self.accuracy)} of 100 "
-            f"cases, as an average over people like those in this population{stand}; for no "
-            f"person whatever in more than {_above(self.anyone)}. An attacker finds "
-            f"{shares}. This is for this table and one record a person. It was read from the "
-            "records and is the owner's"
-        )
-
-
-def _above(share: float) -> str:
-    """Return a share in per cent, rounded up to two digits after the point."""
-    return f"{math.ceil(1e4 * share - 1e-9) / 100:g}"
 
 
 def membership_of(accounts: Sequence[Account]) -> Membership:
@@ -93,8 +47,8 @@ def membership_of(accounts: Sequence[Account]) -> Membership:
     >>> from bdpvi.bayesian.accounting.panel import Panel
     >>> b2 = torch.full((5000, 1), 1e-4, dtype=torch.float64)
     >>> panel = Panel("add", torch.arange(5000), GaussianPairs(torch.ones_like(b2), b2), 1e-2)
-    >>> found = membership_of([Account([GuideDraws((panel,))])])
-    >>> round(found.accuracy, 4), round(found.anyone, 4)
+    >>> told = membership_of([Account([GuideDraws((panel,))])])
+    >>> round(told.accuracy, 4), round(told.anyone, 4)
     (0.5021, 0.5199)
     """
     for account in accounts:
@@ -113,13 +67,9 @@ def membership_of(accounts: Sequence[Account]) -> Membership:
             assert deltas.bound is not None
             most = max(most, deltas.bound(0.0) + rounding_delta(account.rounding, 0.0))
             for epsilon in _EPSILONS:
-                found = estimate(deltas, epsilon, betting, _GAMMA)
-                mean = float(found.log_bound.exp()) + rounding_delta(account.rounding, epsilon)
+                one = estimate(deltas, epsilon, betting, _GAMMA)
+                mean = float(one.log_bound.exp()) + rounding_delta(account.rounding, epsilon)
                 means[epsilon], tests = max(means[epsilon], mean), tests + 1
-    rates = tuple(
-        (rate, min(1.0, *(math.exp(e) * rate + mean for e, mean in means.items())))
-        for rate in _RATES
-    )
     own = any(name.startswith("remove") for account in accounts for name in account.directions)
-    average, anyone = (min(1.0, (1 + delta) / 2) for delta in (means[0.0], most))
-    return Membership(average, anyone, rates, tests * _GAMMA, own)
+    average, anyone = (accuracy([(0.0, one)]) for one in (means[0.0], most))
+    return Membership(average, anyone, found(list(means.items())), tests * _GAMMA, own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -146,3 +147,12 @@ def _mark(values: Tensor) -> Tensor:
 
 def _grid(level: Tensor) -> Tensor:
     return torch.exp2(level.double() / OCTAVE + _LEAST)
+
+
+def relation_of(kinds: Iterable[str]) -> str:
+    """Return the relation for panels of these kinds.
+
+    >>> relation_of(["remove", "add"]), relation_of(["add-or-remove"]), relation_of(["replace"])
+    ('add or remove', 'add or remove', 'replace')
+    """
+    return " or ".join(sorted({kind.replace("-", " ") for kind in kinds}))

@@ -14,9 +14,10 @@ from bdpvi._ground.host import on_host
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.answer import COARSER, sampling_assumptions, why_none
 from bdpvi.bayesian.accounting.losses import Deltas
+from bdpvi.bayesian.accounting.panel import relation_of
 from bdpvi.bayesian.accounting.quantiles import certified_rank
 from bdpvi.privacy.conversions import EPSILONS
-from bdpvi.privacy.cost import Bound, Kind, relation_of
+from bdpvi.privacy.cost import Bound, Kind
 from bdpvi.privacy.rounding import after_rounding, rounding_delta
 
 SHARES = (0.99, 0.95, 0.9)

@@ -17,7 +17,7 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.types import TooFewRecordsError
 from bdpvi.bayesian.gated.coordinates import Coordinates, enough, norm
 from bdpvi.bayesian.gated.gate import LEAST, SURE, Gate, chances
-from bdpvi.bayesian.mode.objective import LogPosterior, Peak, search_mode
+from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Peak, search_mode
 from bdpvi.bayesian.mode.rows import Weighted
 from bdpvi.datasets.dataset import Data, Dataset, sample_of_form
 from bdpvi.datasets.records import Records
@@ -43,7 +43,6 @@ SPARE = 0.3
 SHARE = 0.25
 """The largest share of μ² for the coordinates."""
 _COIN = 2.0**-50
-_EXACT = 1e-8
 _LIKELY = 0.5
 
 
@@ -201,14 +200,15 @@ class PosteriorDraws:
         """Return the settings; see :class:`~bdpvi.releases.route.Route`.
 
         Raises:
-            ValueError: if a unit has several rows, or the draws are too many for any table.
-            TooFewRecordsError: if a table of this size would probably be refused.
+            ValueError: if a unit has several rows, or a table of this size would probably be
+                refused; if the size is a noisy count, it is a TooFewRecordsError.
         """
         assert isinstance(model, BayesianLogisticRegression)
         if left.rows > 1:
             raise ValueError(
-                f"rows_per_unit={left.rows}: draws of a posterior have no price for several rows "
-                "of a unit; ObjectivePerturbation() has one"
+                f"rows_per_unit={left.rows}: draws of the posterior have no price for several "
+                "rows of a unit; ObjectivePerturbation(), the default, has one (leave "
+                "--draws-of-the-posterior out)"
             )
         spare = SPARE * left.delta
         variance = largest_variance(left.epsilon, left.delta - spare) - left.variance
@@ -216,7 +216,8 @@ class PosteriorDraws:
             raise ArithmeticError
         made = self._settings(features, variance**-0.5, spare, model.intercept_mean)
         if made.chance < _LIKELY:
-            raise TooFewRecordsError(self._unlikely(features, left))
+            refusal = TooFewRecordsError if self.counted else ValueError
+            raise refusal(self._unlikely(features, left))
         return made
 
     def _settings(
@@ -314,10 +315,8 @@ class PosteriorDraws:
         records = data.parts.map(_features, known)
         coordinates = self._coordinates(records, plan, key)
         peak = _mode(records, coordinates, len(data), plan.centre)
-        gate = plan.gate(coordinates)
-        if not key.child("gate").coins(1)[0] < gate.chance(
-            max(curvature(peak, coordinates), LEAST)
-        ):
+        chance = plan.gate(coordinates).chance(max(curvature(peak, coordinates), LEAST))
+        if not key.child("gate").coins(1)[0] < chance:
             raise TooFewRecordsError(
                 "route=PosteriorDraws() refused: the posterior is too flat in some direction for "
                 "this ε, or the gate's coin fell so. The refusal tells something of the table, and "
@@ -363,13 +362,14 @@ def _mode(
     """Return the posterior's mode.
 
     Raises:
-        FloatingPointError: if rounding keeps the search from it.
+        FloatingPointError: if rounding keeps the search from it, which takes more records than any
+            table has.
     """
     start = torch.zeros(coordinates.columns + 1, dtype=torch.float64)
     start[-1] = centre / CONSTANT
     rows: Records[Weighted] = records.map(_rows, coordinates)
     peak = search_mode(LogPosterior(rows, count, coordinates.ridge, start), start)[-1]
-    if not peak.error <= _EXACT:
+    if not peak.error <= EXACT:
         raise FloatingPointError(
             f"the mode is only known to {peak.error:.3g} standard deviations: nothing is released"
         )

@@ -82,6 +82,10 @@ class Mode(Neighbours):
         # The condition for adding is weaker.
         return of_any_table(known, known.weights(features), added=False) is not None
 
+    @classmethod
+    def certifies(cls, model: Model, guide: Guide, features: int = 1) -> bool:  # noqa: D102
+        return True
+
     def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Fit the guide, then find every neighbour's.
 

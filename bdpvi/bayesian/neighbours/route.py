@@ -160,6 +160,15 @@ class Neighbours:
         """
         return False
 
+    @classmethod
+    def certifies(cls, model: Model, guide: Guide, features: int = 1) -> bool:
+        """Return whether any record's influence on the fit to the table at hand is bounded.
+
+        Args:
+            model, guide, features: as for :meth:`bounds`.
+        """
+        return cls.bounds(model, guide, features)
+
     def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Train guide and neighbours."""
         raise NotImplementedError

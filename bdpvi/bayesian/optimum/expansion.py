@@ -107,7 +107,7 @@ class Expansion:
         # Largest eigenvalues of Σ w x xᵀ and of Σ w e eᵀ, w being bounds on derivatives.
         widest = torch.linalg.eigvalsh(along)[:, -1].tolist()
         spread = [self.coordinates.spread(some) for some in around]
-        self.bends = [max(a, b) for a, b in zip(widest, spread, strict=True)]
+        self.bound_sums = [max(a, b) for a, b in zip(widest, spread, strict=True)]
         # Of degree n, see missed(): w of degree n - 1 has the derivatives n + 1 and n + 2.
         square = self.longest**2 or 1.0  # 1 if all records are 0
         self.sizes = {
@@ -141,6 +141,17 @@ class Expansion:
             data.coefficients(2) @ monomials(x, 2).T if self._quadratic else x.new_zeros(0),
             torch.stack([length @ v, around @ v, typical]),
         )
+
+    @property
+    def bends(self) -> tuple[float, float]:
+        """‖T₃‖ and ‖T₄‖ of a full-rank fit, see :mod:`bdpvi.bayesian.optimum.influence`.
+
+        A change S of the covariance has ‖S‖ = √2 ‖y‖ and is twice that of the root, and the
+        gradient in y of tr(MS)/2 is ‖M‖/√2 long.
+        """
+        d = len(self.point.mean)
+        mixed, own = self.jacobian[:d, d:], (self.fixed - self.jacobian)[d:, d:]
+        return math.sqrt(2) * norm(mixed), 2 * norm(own)
 
     def cubic(self) -> Tensor:
         """Return the polynomial's tensor of degree 3, by a pass over the data."""
@@ -197,7 +208,7 @@ class Expansion:
             ]
 
         moves, beyond = series(self.longest)
-        bends = moves.new_tensor(self.bends)
+        bends = moves.new_tensor(self.bound_sums)
         bent = moves[1:].T @ bends[:-1] + bends[-1] * torch.stack(beyond).sum(0)
         bent += (1 - s).clamp(min=0.01) ** -2 - 1
         length, size = norms(own.x), own.slopes.abs()

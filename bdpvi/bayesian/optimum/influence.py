@@ -1,4 +1,4 @@
-r"""How far any conceivable record moves a full-rank Gaussian at the ELBO's optimum.
+r"""How far any conceivable record moves a Gaussian at the ELBO's optimum.
 
 Of bounded logistic regression the optimum N(m, S) has Σ ωᵣz + λm = 0 and S⁻¹ = A = λI + Σ ωv zzᵀ,
 with r, v = E ℓ′, E ℓ″ of each record under the Gaussian; let p, κ = E ℓ‴/v, E ℓ⁗/v. As
@@ -16,17 +16,30 @@ symmetric, and in units of S, by Price's theorem, (u, X) is the minimum of ½M +
 M ≥ uᵀu − Σ ωvα² ‖z‖²p²/(2 + κ‖z‖²), by (ii) at least 2/(2 + h²) ‖u‖²; minimised over u,
 M ≥ 2‖X‖² + Σ ωv(κ − p²)‖z‖²β² ≥ (2 − h²/2)‖X‖². By (iii) the record's pull is largest at |r| = 1,
 v = 0. The conceivable record itself may be longer than h, and has at most the share a of A: hence
-``taken``, ``bent`` and ``mixed`` in :meth:`Course.rates`.
+``taken``, ``bent`` and ``mixed`` in :meth:`RecordPath.rates`.
 
 *Theorem.* All other v change by d ln v/dt ≤ h‖u‖ + h²‖X‖ = ds/dt, so that their sum stays within
 e^{±s}, and norms in S within (e^s/(1 − a))^½, without 1 − a of an added record. The shift in units
 of S at the start grows by at most that times ‖u‖. At all times A ≥ λI and M ≥ λE|u + X(θ − m)|², so
 the velocity is at most C/λ long. Rates rise with s: an upper sum bounds s and the shift at t = 1.
 
+*The curvature turns slowly.* With T₃ = Σ ωvp z⊗z⊗z and T₄ = Σ ωvκ z⊗z⊗z⊗z at the start, A changes
+by T₃[∫u] + T₄[∫X] and, as vp and vκ change by d(vp) ≤ v ds (|ℓ⁽⁵⁾|, |ℓ⁽⁶⁾| ≤ ℓ″), by at most
+e^s − 1 − s more. T₃ and T₄ have a removed record's part too, at most a times its length and square.
+
 *Room.* A fit is within ν of its optimum: of its own units, g = E ∇U and R = A − S⁻¹ have
 |g|² + ½‖R‖² ≤ ν². Let g and R fall to 0 in proportion. The same M, with A within 2ν of I, and
 h² ≤ 2.01 give |u| ≤ 6.4ν and ‖X‖ ≤ 2.95ν in units that change by less than 1 %, for ν ≤ 10⁻³. The
 optimum is hence within 10ν of the fit, and all precisions within e^{±10ν}.
+
+*Mean field.* S⁻¹ = D = diag A and X is diagonal. In units of S, tr XAX = ‖X‖², so M, the lemma, s
+and the shift in units of A are the same where h bounds rows in A⁻¹ and in S, and c and a too. Draws
+feel the shift in units of D. With μ = λ_min(D^{−½}AD^{−½}) it is at most μ^{−½} times as large, or
+as u = −A_t⁻¹(ωrz + T[X]), at most Cσ/k + μ^{−½}(C√Λ(e^s − 1)/k + (e^s/k)^½ ``mixed`` ‖X‖), with
+σ = |D^½A⁻¹| and k is 1, or 1 − a for a removed record: A_t⁻¹z is at most the other terms' inverse
+times z, which is within e^s − 1 of that at the start. The record's own curvature may lie on any of
+D's entries. The room is 10ν/μ. Nothing holds for all tables: with collinear columns S shrinks with
+N, and the mean still moves by C/λ.
 """
 
 from __future__ import annotations
@@ -39,8 +52,10 @@ from torch import Tensor
 
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.optimum.box import widest
-from bdpvi.bayesian.optimum.elbo import Point, Records
+from bdpvi.bayesian.optimum.displacements import norm
+from bdpvi.bayesian.optimum.elbo import Point, Records, inverse_root
 from bdpvi.guides.full_rank import FullRank
+from bdpvi.guides.mean_field import MeanField
 from bdpvi.models.contract import Model
 from bdpvi.models.family import smooth
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -55,7 +70,7 @@ _STEPS = 10_000
 
 
 @dataclass(frozen=True)
-class Course:
+class RecordPath:
     """How a conceivable record moves an optimum, as its weight grows or falls.
 
     Attributes:
@@ -65,6 +80,7 @@ class Course:
         longest: h, of the data's rows in S at the start.
         widest: Λ with zᵀSz ≤ Λ‖z‖² for every row.
         added: whether the record is added.
+        field: σ and μ of a mean-field Gaussian; its shift is in units of S, not of A⁻¹.
     """
 
     norm: float
@@ -73,6 +89,7 @@ class Course:
     longest: float
     widest: float
     added: bool
+    field: tuple[float, float] | None = None
 
     @property
     def share(self) -> float:
@@ -85,15 +102,16 @@ class Course:
         top = self.row**2 / self.precision
         return self.row * self.norm / self.precision * math.sqrt(1 + top)
 
-    def rates(self, s: float) -> tuple[float, float]:
-        """Return bounds on the speeds of s and of the shift where s is at most this.
+    def rates(self, s: float) -> tuple[float, float, float]:
+        """Return bounds on the speeds of s, of the shift and of ∫‖X‖ where s is at most this.
 
         They do not fall as s rises. A record that is longer than h gets its own place in the lemma:
         Σ ωvα²‖z‖²/(2 + ‖z‖²) ≤ ``taken`` |u|², Σ ωvβ²‖z‖² ≤ ``bent`` ‖X‖² and
         Σ ωv|αβ|‖z‖ ≤ ``mixed`` |u| ‖X‖. Its pull on u is largest at |r| = 1, as ``own2 · taken``
         ≤ 2 − ``bent``/2; that on X at |r| = (``own`` + ``mixed``)/(2 ``own``).
         """
-        grown = math.exp(s) / (1 if self.added else 1 - self.share)
+        keep = 1 if self.added else 1 - self.share
+        grown = math.exp(s) / keep
         most = self.row**2 / self.precision
         length2 = min(grown * self.longest**2, most)
         own2 = min(grown * self.widest * self.row**2, most)
@@ -106,55 +124,92 @@ class Course:
         mixed = length + share * (own - length)
         u = pull / (1 - taken)
         x = pull * (own + mixed) ** 2 / (4 * own) / (2 - bent / 2)
-        return min(length * u + length2 * x, self.fastest), math.sqrt(grown) * u
+        shift = math.sqrt(grown) * u
+        if self.field is not None:
+            wide, least = self.field[0], math.sqrt(self.field[1])
+            turned = self.norm * math.sqrt(self.widest) * math.expm1(s) / keep
+            turned += math.sqrt(grown) * mixed * x
+            shift = min(shift / least, self.norm * wide / keep + turned / least)
+        return min(length * u + length2 * x, self.fastest), shift, grown * x
 
-    def end(self) -> tuple[float, float]:
-        """Return bounds on the shift and on s once the record is there, or gone.
+    def end(self) -> tuple[float, float, float]:
+        """Return bounds on the shift, on s and on ∫‖X‖ once the record is there, or gone.
 
         s rises in steps, each at the speeds of its end.
 
-        >>> shift, s = Course(1.0, 2.0, 8.0, 0.2, 0.01, True).end()
-        >>> round(shift, 4), round(s, 4)
-        (0.1031, 0.021)
+        >>> [round(one, 4) for one in RecordPath(1.0, 2.0, 8.0, 0.2, 0.01, True).end()]
+        [0.1031, 0.021, 0.0103]
         """
-        step, t, s, shift = self.fastest / _STEPS, 0.0, 0.0, 0.0
+        step, t, s, shift, turn = self.fastest / _STEPS, 0.0, 0.0, 0.0, 0.0
         while t < 1:
             s += step
-            faster, moving = self.rates(s)
+            faster, moving, turning = self.rates(s)
             part = 1 - t if faster * (1 - t) <= step else step / faster
-            t, shift = t + part, shift + moving * part
-        return shift, s
+            t, shift, turn = t + part, shift + moving * part, turn + turning * part
+        return shift, s, turn
+
+    def change(self, end: tuple[float, float, float], bends: tuple[float, float]) -> float:
+        """Return a bound on the change of the other terms' sum, over that sum at the start.
+
+        Args:
+            end: of :meth:`end`.
+            bends: ‖T₃‖ and ‖T₄‖, as matrices with n and n² rows.
+
+        >>> course = RecordPath(1.0, 2.0, 8.0, 0.2, 0.01, True)
+        >>> round(course.change(course.end(), (0.02, 0.004)), 5)
+        0.00233
+        """
+        shift, s, turn = end
+        found = bends[0] * shift + bends[1] * turn + math.expm1(s) - s
+        if self.added:
+            return found
+        own = self.row * math.sqrt(self.widest)
+        return (found + self.share * (own * shift + own**2 * turn)) / (1 - self.share)
 
 
 def _course(
-    model: Model, weights: int, longest: float, wide: float, *, added: bool
-) -> Course | None:
+    model: Model,
+    weights: int,
+    longest: float,
+    wide: float,
+    field: tuple[float, float] | None = None,
+    *,
+    added: bool,
+) -> RecordPath | None:
     """Return the course where zᵀSz ≤ Λ‖z‖² for every row; None for a model without the bounds."""
     known = smooth(model)
     if not isinstance(known, BayesianLogisticRegression) or not known.weighs:
         return None
     row, precision = known.longest(weights), known.precision(weights)
-    norm = min(known.weighted_norm(weights), row)
+    pull = min(known.weighted_norm(weights), row)
     if not row**2 <= 2 * precision or not math.isfinite(row):
         return None
     wide = min(wide, 1 / precision)
-    return Course(norm, row, precision, min(longest, row * math.sqrt(wide)), wide, added)
+    return RecordPath(pull, row, precision, min(longest, row * math.sqrt(wide)), wide, added, field)
 
 
-def _of_course(course: Course, columns: int) -> Influence:
+def _of_course(course: RecordPath, columns: int, bends: tuple[float, float] | None) -> Influence:
     """Return the influence on fits that are within :data:`EXACT` of their optima.
 
     With ρ = 10ν for the room: the shift is at most e^{ρ/2} times that of the optima, and ρ of both
     fits more, of the other fit in units that are at most 1 + e^s times as large. Precisions change
-    by ρ of both fits; against the other terms' that is at most 6ρe^{2s}.
+    by ρ of both fits; against the other terms' that is at most 6ρe^{2s}. T₃ and T₄ are of the fit:
+    their units change by less than 2ρ, and their v by less than 2ρ.
     """
-    shift, s = course.end()
+    shift, s, turn = course.end()
+    if bends is not None:
+        change = course.change((shift, s, turn), bends) * (1 + 4 * _ROOM) + 2 * _ROOM * s
+        s = min(s, -math.log1p(-change) if change < 1 else s)
+    room, share = _ROOM, course.share
+    if course.field is not None:  # of the other fit μ is at least e^{−2s}/3 times as large
+        room *= 3 * math.exp(2 * s) / course.field[1]
+        s, share = math.log(math.exp(s) + share) if course.added else s - math.log1p(-share), 0.0
     return Influence(
         added=course.added,
         columns=columns,
-        shift=shift + _ROOM * (2 + shift + math.exp(s)),
-        spread=s + 6 * _ROOM * math.exp(2 * s),
-        share=course.share * (1 + 3 * _ROOM),
+        shift=shift + room * (2 + shift + math.exp(s)),
+        spread=s + 6 * room * math.exp(2 * s),
+        share=share * (1 + 3 * room),
     )
 
 
@@ -175,38 +230,71 @@ def of_any_table(model: Model, columns: int, *, added: bool) -> Influence | None
     (0.424, 0.337, 0.0625)
     """
     course = _course(model, columns, math.inf, math.inf, added=added)
-    return None if course is None else _of_course(course, columns)
+    return None if course is None else _of_course(course, columns, None)
 
 
-def of_optimum(model: Model, point: Point, longest: float, *, added: bool) -> Influence | None:
+def of_optimum(
+    model: Model,
+    point: Point,
+    longest: float,
+    bends: tuple[float, float] | None = None,
+    *,
+    added: bool,
+) -> Influence | None:
     """Return how far any conceivable record moves this table's optimum.
 
     Args:
         model: weights its records.
         point: the fit, within :data:`EXACT` of the optimum.
         longest: h, of the data's rows in units of the fit.
+        bends: ‖T₃‖ and ‖T₄‖ there, if known.
         added: whether the record is added.
     """
     known = smooth(model)
     if known is None:
         return None
-    wide = widest(known, point.root.cpu() @ point.root.cpu().T) * (1 + 2 * _ROOM)
-    course = _course(model, len(point.mean), longest * (1 + _ROOM), wide, added=added)
-    return None if course is None else _of_course(course, len(point.mean))
+    covariance, field, room = (point.root @ point.root.T).cpu(), None, _ROOM
+    wide = widest(known, covariance)
+    if point.objective.diagonal:
+        bends, deviation, inverse = None, covariance.diagonal().sqrt(), _inverse_curvature(point)
+        least = float(
+            torch.linalg.eigvalsh(deviation * point.curvature.cpu() * deviation[:, None])[0]
+        )
+        room, wide = _ROOM / least, max(wide, widest(known, inverse))
+        across = norm(inverse / deviation[:, None])
+        field = (
+            across * (1 + room) + 2 * room / known.precision(len(deviation)) ** 0.5,
+            least * (1 - 4 * room),
+        )
+    longest, wide = longest * (1 + room), wide * (1 + 2 * room)
+    course = _course(model, len(point.mean), longest, wide, field, added=added)
+    return None if course is None else _of_course(course, len(point.mean), bends)
 
 
 def certifies(model: Model, guide: Guide, columns: int) -> bool:
-    """Return whether draws from the optimum have a range for any record of any table."""
-    own = type(guide) is FullRank and guide.noise_scale is None and not guide.ridge
-    return own and of_any_table(model, columns, added=False) is not None
+    """Return whether draws from the optimum have a range for any record, for the table at hand."""
+    if type(guide) not in (FullRank, MeanField) or guide.noise_scale is not None or guide.ridge:
+        return False
+    return of_any_table(model, columns, added=False) is not None
+
+
+def _inverse_curvature(point: Point) -> Tensor:
+    """Return A⁻¹."""
+    inverse: Tensor = torch.linalg.inv(point.curvature)
+    return inverse.cpu()
 
 
 def residual(point: Point) -> tuple[float, float]:
-    """Return ν, with quadrature and rounding in it, and h, the longest row in units of the fit."""
+    """Return ν, with quadrature and rounding in it, and h, the longest row in units of the fit.
+
+    Of a mean-field fit it is the longest in A⁻¹ as well.
+    """
     longest: list[float] = [0.0]
+    other = inverse_root(point.curvature) if point.objective.diagonal else point.root
 
     def sizes(block: Records) -> tuple[Tensor]:
-        length = torch.linalg.vector_norm(block.x @ point.root, dim=1)
+        lengths = [torch.linalg.vector_norm(block.x @ one, dim=1) for one in (point.root, other)]
+        length = torch.maximum(*lengths)
         longest.append(float(length.max()) if len(length) else 0.0)
         return ((block.weight * (length + length.square())).sum(),)
 

@@ -87,8 +87,10 @@ class Job:
         some = GaussianPairs(found["r"], found["b2"])
         influence = None
         if self.longest is not None:
+            known = len(some) and not self.point.objective.diagonal
+            bends = self.expansion.bends if known else None
             model, added = self.problem.model, kind == "add"
-            influence = of_optimum(model, self.point, self.longest, added=added)
+            influence = of_optimum(model, self.point, self.longest, bends, added=added)
         error = found.get("error")
         return Panel(kind, found["ids"], some, self.most, influence=influence, error=error)
 
@@ -124,7 +126,7 @@ def pairs(
 
 
 def pairs_with_errors(expansion: Expansion, moves: Moves) -> tuple[GaussianPairs, Tensor]:
-    """Return a full-rank fit against every neighbour, and bounds on their distance from the truth.
+    """Return the fit against every neighbour, and bounds on their distance from the truth.
 
     A Gaussian within e of another in (m, y), ‖δ‖² + ½‖E‖² ≤ e² where the mean is off by δ and the
     covariance by E, in units of the fit, is within ½e/(1 − s) of it in total variation, by
@@ -133,7 +135,8 @@ def pairs_with_errors(expansion: Expansion, moves: Moves) -> tuple[GaussianPairs
     """
     narrow = 1 - math.sqrt(2) * norms(moves.y)
     known = (moves.error <= NUMERICS.ball) & (narrow > 0.5)
-    off = torch.where(known, 1.01 * moves.error / (2 * narrow), 1.0).clamp(max=1.0)
+    error = moves.error * expansion.coordinates.stretch
+    off = torch.where(known, 1.01 * error / (2 * narrow), 1.0).clamp(max=1.0)
     parts = map(moves.select, slices(len(off), expansion.columns))
     found = [expansion.coordinates.pairs(part.m, part.y) for part in parts]
     r, b2 = (torch.cat(one) for one in zip(*((b.r, b.b2) for b in found), strict=True))

@@ -42,6 +42,7 @@ from bdpvi.bayesian.optimum.panels import Job
 from bdpvi.bayesian.optimum.search import search
 from bdpvi.bayesian.optimum.sensitivity import largest, room, scale_name
 from bdpvi.bayesian.optimum.sizes import PART, Size, memory
+from bdpvi.guides.full_rank import FullRank
 from bdpvi.models.contract import Model
 from bdpvi.models.family import Family, smooth
 
@@ -55,7 +56,8 @@ class Optimum(Neighbours):
     cost is an upper bound: the proven error of the neighbour's optimum is added to the difference
     of the means and of the covariances. Of weighted logistic regression with
     :class:`bdpvi.guides.FullRank` the influence of any conceivable record is bounded
-    (:mod:`bdpvi.bayesian.optimum.influence`), so that the cost of draws is certified.
+    (:mod:`bdpvi.bayesian.optimum.influence`), so that the cost of draws is certified; with
+    :class:`bdpvi.guides.MeanField` for the table at hand, without a worst case for all.
 
     Args:
         kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once.
@@ -99,7 +101,14 @@ class Optimum(Neighbours):
         if known is None:
             return False
         bounded = guide.noise_scale is not None and math.isfinite(known.score_bound(1))
-        return bounded or certifies(model, guide, known.weights(features))
+        full = isinstance(guide, FullRank) and certifies(model, guide, known.weights(features))
+        return bounded or full
+
+    @classmethod
+    def certifies(cls, model: Model, guide: Guide, features: int = 1) -> bool:  # noqa: D102
+        known = smooth(model)
+        ranged = known is not None and certifies(model, guide, known.weights(features))
+        return ranged or cls.bounds(model, guide, features)
 
     def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Fit the guide, then find every neighbour's optimum.

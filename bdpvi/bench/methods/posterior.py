@@ -73,12 +73,7 @@ class MeanFieldDraws(FullRankDraws):
     """The same from a Gaussian with a diagonal covariance."""
 
     name: ClassVar[str] = "bdp-vi-mean-field"
-    label: ClassVar[str] = "BDP-VI, mean-field (experiment)"
-    note: ClassVar[str] = (
-        "Fitted by full batch to the one optimum, so there is no randomness ξ in training; the "
-        "seeds are those of the draws. The temperature is that of the posterior draws. Nothing "
-        "bounds what a record does to the covariance, so ε is an estimate and never certified."
-    )
+    label: ClassVar[str] = "BDP-VI, mean-field"
     guide: ClassVar[type[GaussianGuide]] = MeanField
 
 

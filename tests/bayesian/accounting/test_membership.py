@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from scipy.stats import norm
 from simulated import logistic_data
+from test_cli import run
 
 import bdpvi
 from bdpvi import guides
@@ -20,8 +22,10 @@ from bdpvi.bayesian.accounting.membership import membership_of
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.bayesian.neighbours.route import Add
+from bdpvi.bayesian.pricing import membership_in
 from bdpvi.privacy import Charge, Influence
 from bdpvi.privacy.cost import Bound, Kind
+from bdpvi.privacy.ledger import Ledger
 
 RECORDS = 20_000
 
@@ -109,3 +113,23 @@ def test_a_gaussian_distance_bounds_an_attack_more_closely() -> None:
     given: dict[str, Any] = {"kind": Kind.WORST_CASE, "epsilon": 3.0, "delta": 1e-5, "by": ""}
     assert Bound(**given, distance=0.6).attack_success == pytest.approx(norm.cdf(0.3), rel=1e-9)
     assert Bound(**given, distance=0.6).attack_success < Bound(**given).attack_success
+
+
+def test_an_account_has_the_certified_average_and_a_receipt_has_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = logistic_data(2000, 2)
+    model = bdpvi.BayesianLogisticRegression()
+    ledger = Ledger.at(tmp_path / "ledger.jsonl")
+    fit = bdpvi.fit(model, guides.Laplace(model), data, ledger=ledger, progress=False)
+    assert membership_in(ledger) is None
+    release = bdpvi.release(fit, draws=1)
+    again = membership_in(Ledger.at(tmp_path / "ledger.jsonl"))
+    assert again == bdpvi.bayesian.membership(fit)
+    run("account", tmp_path / "ledger.jsonl")
+    said = capsys.readouterr().out
+    assert str(again) in said
+    assert "read from the records and is the owner's" in said
+    assert release.cost.membership is not None
+    assert str(again.accuracy)[:6] not in f"{release.receipt.to_dict()}{release.receipt.meaning}"
+    assert release.receipt.in_one_sentence == ""

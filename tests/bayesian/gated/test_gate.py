@@ -6,11 +6,13 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import log_ndtr, ndtr
 
 from bdpvi.bayesian.gated.gate import LEAST, MOST, Gate, Shape, chances
+from bdpvi.privacy.event import WITH
 
 Array = NDArray[np.float64]
 SPARE = 3e-6
@@ -149,6 +151,21 @@ def test_every_pair_of_cells_stays_below_the_price_and_some_reach_it(
             assert (whole <= price * (1 + 1e-9)).all()
             closest = max(closest, float((whole / price).max()))
     assert closest > 0.9
+
+
+def test_the_price_covers_added_and_removed_records() -> None:
+    order = torch.logspace(-1, 4.5, 111, dtype=torch.float64)
+    for shape, curvature in ((ONE, 9.0), (Shape(7, 0.45, 3, 2.0), 60.0)):
+        found = shape.log_deltas(curvature)
+        weight = shape.draws / shape.temperature
+        each = [
+            shape.influence(curvature, added=one).log_moment(order, WITH, shape.draws, weight)
+            for one in (True, False)
+        ]
+        finite = torch.maximum(*each).isfinite()
+        log = torch.maximum(*each) - order * torch.log1p(1 / order) - torch.log1p(order)
+        np.testing.assert_allclose(found[finite], log[finite].numpy(), rtol=1e-9)
+        assert not torch.equal(*each)
 
 
 def test_no_table_is_curved_enough_for_draws_that_are_too_many() -> None:
