@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from printed import command
@@ -157,13 +157,14 @@ class Mode:
             inside = place.T @ self.root @ self.root.T @ place
             top = float(torch.linalg.eigvalsh(inside)[-1])
 
-            def largest(mu: list[float], inside: Tensor = inside, top: float = top) -> float:
+            def largest(mu: Any, inside: Tensor = inside, top: float = top) -> float:
                 sizes = torch.tensor(mu).abs()
                 added = torch.cat([-sizes, sizes.sum()[None] / 2]).diag()
                 return float(torch.linalg.eigvalsh(inside / top + added)[-1])
 
             if top > most:
-                least = minimize(largest, [0.01] * free, method="Nelder-Mead").fun
+                start: Any = [0.01] * free
+                least = minimize(largest, start, method="Nelder-Mead").fun
                 most = max(most, top * min(1.0, float(least)))
         return most
 
@@ -244,7 +245,7 @@ class Compared(NamedTuple):
     evidence: float
     ratio: float
     above: int
-    count: int
+    records: int
 
     @classmethod
     def of(cls, modes: list[Mode], records: Table, q: Tensor, *, added: bool) -> Compared:
@@ -263,12 +264,13 @@ class Compared(NamedTuple):
         of_q = torch.maximum(ratio / limits.high[:, None], -ratio / limits.low[:, None])
         every = (torch.stack(away), gap, of_q)
         above = sum(int((one > 1).sum()) for one in every)
-        return cls(*(float(one.max()) for one in every), above, len(records.rows))
+        shift, evidence, of_ratio = (float(one.max()) for one in every)
+        return cls(shift, evidence, of_ratio, above, len(records.rows))
 
     def __str__(self) -> str:
         return (
             f"shift {self.shift:.3f}, evidences {self.evidence:.3f}, ln q/q′ {self.ratio:.3f} of "
-            f"the bound; above it {self.above} ({self.count} records)"
+            f"the bound; above it {self.above} ({self.records} records)"
         )
 
 
@@ -284,7 +286,8 @@ def delta(pairs: GaussianPairs, epsilon: float, less: Tensor) -> Tensor:
     every = torch.arange(len(pairs))
     of_rows = lambda rows: pairs.select(rows).log_mgf_for_inversion()  # noqa: E731
     for rows, found in inversions(of_rows, every, epsilon, TRIES, 1e-9):
-        result[rows] = torch.minimum(result[rows], found.bound(epsilon - less[rows])[0])
+        at: Any = epsilon - less[rows]  # one for each row
+        result[rows] = torch.minimum(result[rows], found.bound(at)[0])
     if len(far := (result == 1).nonzero()[:, 0]):  # its own contour is another
         result[far] = pairs.select(far).hockey_stick(epsilon - float(less[far].max()))
     return result
@@ -383,7 +386,8 @@ def today(truth: tuple[Tensor, ...]) -> str:
     fit = bdpvi.fit(model, bdpvi.guides.Laplace(model), data, progress=False)
     cost = bdpvi.cost(fit, planned=Charge(1, 1.0))
     found = cost.bayesian.epsilon if cost.bayesian else math.nan
-    return f"ε = {found:.3f} (worst case {cost.worst_case.epsilon:.2f})"
+    worst = cost.worst_case.epsilon if cost.worst_case else math.inf
+    return f"ε = {found:.3f} (worst case {worst:.2f})"
 
 
 def line(words: str, numbers: list[float], form: str, *more: str) -> str:
@@ -394,7 +398,8 @@ def line(words: str, numbers: list[float], form: str, *more: str) -> str:
 def report(n: int, groups: int, scale: float) -> None:
     """Print the prices of one table, and the bounds against refits."""
     truth = simulated(n, groups, scale)
-    table = Table.of(*truth[:3], groups)
+    x, group, y, _ = truth
+    table = Table.of(x, group, y, groups)
     modes = [Mode(table, one) for one in GRID]
     priced, losses = Priced(modes), excess(modes, truth)
     q = priced.q
