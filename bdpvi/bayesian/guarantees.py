@@ -67,10 +67,22 @@ class WorstCaseDP:
     applies to ``guides.Laplace``: there it follows from the number of weights, weight norm, limit,
     prior scale, draws and δ, and the covariance has a cost at every temperature. Earlier releases
     count too, and must have had public temperatures.
+
+    Args:
+        epsilon: for :func:`bdpvi.release` from ``guides.Laplace``: draws at the given temperature,
+            by default 1, come behind a gate (:mod:`bdpvi.bayesian.gated.gate`) that keeps
+            everything spent on the table within this ε, or are refused, at the same price.
+            :class:`bdpvi.PosteriorDraws` reaches a far smaller ε where columns correlate.
     """
+
+    epsilon: float | None = None
 
     name: ClassVar[str] = WORST_CASE
     shares: ClassVar[tuple[float, ...]] = ()
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None:
+            validate.epsilon(self.epsilon)
 
     def temperature(self, fit: Fit, draws: int, epsilon: float, delta: float) -> float:
         """Return the smallest temperature that keeps ε within ``epsilon``, within 0.1 %.

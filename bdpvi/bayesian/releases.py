@@ -14,7 +14,8 @@ from bdpvi.bayesian.accounting.every_group import shares_of
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.drawing import Asked, DrawSamples, cost_with, release_draws, unpack
 from bdpvi.bayesian.fit import Fit
-from bdpvi.bayesian.guarantees import Guarantee
+from bdpvi.bayesian.gated.samples import GatedSamples
+from bdpvi.bayesian.guarantees import Guarantee, WorstCaseDP
 from bdpvi.bayesian.pricing import worst_case_events
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
@@ -102,7 +103,9 @@ def perform_release(fit: Fit, asked: Asked) -> Release:
         with fit.ledger.locked():
             work.end()  # the reservation is for the draws
             guarantee = asked.guarantee or guarantees.by_default(fit)
-            draws = DrawSamples(fit, asked, guarantee, f"release {work.secret.work}")
+            gated = isinstance(guarantee, WorstCaseDP) and guarantee.epsilon is not None
+            samples = GatedSamples if gated else DrawSamples
+            draws = samples(fit, asked, guarantee, f"release {work.secret.work}")
             plan, key, entry = work.charge(draws)
         released = release_draws(draws, plan, key)
         receipts.keep(fit.kept.folder, fit.ledger, entry, plan.settings[1])

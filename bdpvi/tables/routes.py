@@ -90,6 +90,11 @@ preprocessing bounds read from this table
     """
     validate.epsilon(epsilon)
     validate.probability("delta", delta)
+    if isinstance(guarantee, WorstCaseDP) and guarantee.epsilon is not None:
+        raise ValueError(
+            f"guarantee={guarantee!r} is for bdpvi.release of a fit; route=PosteriorDraws() gives "
+            "draws behind a gate here"
+        )
     data = _records(model, data, route, guarantee)
     if guarantee is not None and not isinstance(guarantee, WorstCaseDP):
         if route is not None:

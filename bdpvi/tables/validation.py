@@ -26,6 +26,11 @@ def check(asked: Request) -> None:
             f"draws={asked.draws}: draws of the posterior with a worst case are for logistic "
             "regression without intervals; give a number"
         )
+    if getattr(asked.guarantee, "epsilon", None) is not None:
+        raise ValueError(
+            f"guarantee={asked.guarantee!r} is for bdpvi.release of a fit; "
+            "draws=PosteriorDraws() (--draws-of-the-posterior) gives draws behind a gate here"
+        )
     _check_labels(asked)
     if asked.model is not None:
         _check_model(asked)

@@ -42,6 +42,11 @@ SPARE = 0.3
 """Share of δ for the gate beside its Gaussian mechanism: from .2 to .6 ε is the same to 2 %."""
 SHARE = 0.25
 """The largest share of μ² for the coordinates."""
+REFUSED = (
+    "refused: the posterior is too flat in some direction for this ε, or the gate's coin fell so. "
+    "The refusal tells something of the table, and ε was charged for it; ask "
+    "ObjectivePerturbation() with what is left, or another table with fewer columns"
+)
 _COIN = 2.0**-50
 _LIKELY = 0.5
 
@@ -317,12 +322,7 @@ class PosteriorDraws:
         peak = _mode(records, coordinates, len(data), plan.centre)
         chance = plan.gate(coordinates).chance(max(curvature(peak, coordinates), LEAST))
         if not key.child("gate").coins(1)[0] < chance:
-            raise TooFewRecordsError(
-                "route=PosteriorDraws() refused: the posterior is too flat in some direction for "
-                "this ε, or the gate's coin fell so. The refusal tells something of the table, and "
-                "ε was charged for it; ask ObjectivePerturbation() with what is left, or another "
-                "table with fewer columns"
-            )
+            raise TooFewRecordsError(f"route=PosteriorDraws() {REFUSED}")
         assert self.rows is not None  # declared or counted
         largest = coordinates.ridge * (1 + self.rows / 16)
         step = math.sqrt(plan.temperature / largest) / 32

@@ -1,0 +1,95 @@
+"""Draws from a Laplace fit behind a gate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from simulated import logistic_data
+
+import bdpvi
+from bdpvi import BayesianLogisticRegression, Budget, Dataset, Ledger, TooFewRecordsError, guides
+from bdpvi.bayesian.gated import samples
+from bdpvi.bayesian.gated.gate import Gate
+from bdpvi.privacy.events import SampledGaussian, Threshold
+
+DATA = logistic_data(4000, 3)
+
+
+def fitted(ledger: Ledger | None = None, data: Dataset = DATA, **options: Any) -> bdpvi.Fit:
+    model = BayesianLogisticRegression(**options)
+    records = Dataset(data.x, data.y)
+    return bdpvi.fit(model, guides.Laplace(model), records, ledger=ledger, progress=False)
+
+
+def test_a_release_costs_what_the_gate_has_and_the_draws_are_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def chances(shape: Any, distance: float, spare: float) -> Gate:
+        asked.append((shape, distance, spare))
+        return Gate(4, (1.0,))
+
+    monkeypatch.setattr(samples, "chances", chances)
+    ledger = Ledger()
+    fit = fitted(ledger)
+    made = bdpvi.release(fit, 3, temperature=2.0, guarantee=bdpvi.WorstCaseDP(epsilon=1.5))
+    assert made.samples.shape == (3, 4)
+    assert made.receipt.bound.epsilon == pytest.approx(1.5, rel=0.005)
+    (entry,) = ledger.entries()
+    gate, spare = entry.events or ()
+    assert isinstance(gate, SampledGaussian)
+    assert isinstance(spare, Threshold)
+    ((shape, distance, delta),) = asked
+    assert (distance, delta) == (pytest.approx(1 / gate.noise_multiplier), spare.delta)
+    assert (shape.columns, shape.draws, shape.temperature) == (4, 3, 2.0)
+    assert shape.ratio == pytest.approx(7**0.5 / 2 / 4)
+
+
+def test_it_reads_the_least_curvature_of_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def chance(self: Gate, curvature: float) -> float:
+        seen.append(curvature)
+        return 1.0
+
+    monkeypatch.setattr(Gate, "chance", chance)
+    fit = fitted(Ledger())
+    bdpvi.release(fit, guarantee=bdpvi.WorstCaseDP(epsilon=2.0))
+    least = 1 / np.linalg.eigvalsh(fit.released.covariance_matrix.numpy())[-1]
+    assert seen == [pytest.approx(0.998 * least / (7**0.5 / 2 * 4))]
+
+
+def test_a_refusal_is_charged_and_a_spent_budget_refuses_before() -> None:
+    ledger = Ledger(budget=Budget(0.5, 1e-5))
+    fit = fitted(ledger, Dataset(DATA.x[:60], DATA.y[:60]))
+    with pytest.raises(TooFewRecordsError, match="refused: the posterior is too flat"):
+        bdpvi.release(fit, guarantee=bdpvi.WorstCaseDP(epsilon=0.5))
+    assert len(ledger.entries()) == 1
+    with pytest.raises(ValueError, match=r"cannot be reached|over the budget"):
+        bdpvi.release(fit, guarantee=bdpvi.WorstCaseDP(epsilon=0.5))
+    assert len(ledger.entries()) == 1
+
+
+def test_other_fits_and_two_epsilons_are_refused_uncharged() -> None:
+    gate = bdpvi.WorstCaseDP(epsilon=1.0)
+    wide, fit = fitted(Ledger(), prior_scale=5.0), fitted(Ledger())
+    model = BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0)
+    records = Dataset(DATA.x[:60], DATA.y[:60])
+    mean = bdpvi.fit(model, guides.MeanField(model, noise_scale=1.0), records, progress=False)
+    for one, match in ((wide, "prior_scale=5.0 is too wide"), (mean, "ObjectivePerturbation")):
+        with pytest.raises(ValueError, match=match):
+            bdpvi.release(one, guarantee=gate)
+        assert not one.ledger.entries()
+    with pytest.raises(ValueError, match=r"for bdpvi.release of a fit; route=PosteriorDraws"):
+        bdpvi.fit_private(fit.model, records, epsilon=1.0, guarantee=gate)
+    frame = pd.DataFrame({"x": [0.0, 1.0] * 50, "y": ["a", "b"] * 50})
+    with pytest.raises(ValueError, match=r"for bdpvi.release of a fit; draws=PosteriorDraws"):
+        bdpvi.private(frame, target="y", positive="a", epsilon=1.0, guarantee=gate)
+    with pytest.raises(ValueError, match="both have an ε"):
+        bdpvi.release(fit, epsilon=1.0, guarantee=gate)
+    with pytest.raises(ValueError, match="epsilon"):
+        bdpvi.WorstCaseDP(epsilon=-1.0)
