@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[1]
 NAMES = ("README.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md")
 PAGES = [*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.md"))]
+ROOMS = ("bdpvi", "datasets", "guides")
 READ = ("tutorial", "how-to", "explanation", "studies")
 LOOKED_UP = ("terms.md", "errata.md", "from-other-libraries.md")
 """Folders whose pages are read from top to bottom, and pages in them that are not."""
@@ -25,6 +26,14 @@ def test_pages_that_are_read_are_short() -> None:
     assert len(some) > 25
     words = {str(one): len(one.read_text(encoding="utf-8").split()) for one in some}
     assert {page: count for page, count in words.items() if count >= 1200} == {}
+
+
+def test_the_wheel_has_every_package() -> None:
+    text = (ROOT / "pyproject.toml").read_text("utf-8")  # Python 3.10 has no tomllib
+    listed = re.findall(r'"([\w.]+)"', text.partition("\npackages = [")[2].partition("]")[0])
+    files = [file for name in ROOMS for file in (ROOT / name).rglob("__init__.py")]
+    names = [".".join(file.parent.relative_to(ROOT).parts) for file in files]
+    assert sorted(listed) == sorted(n if n.startswith("bdpvi") else f"bdpvi.{n}" for n in names)
 
 
 def test_make_help_lists_every_target() -> None:
