@@ -178,7 +178,7 @@ def by_size(found: pd.DataFrame) -> str:
             f"| {most['delta']:.2f} ± {most['error']:.2f} |"
         )
     largest = found.groupby("rows")["ratio"].max()
-    unlike = ", ".join(f"{one:.1f} times at {rows:,}" for rows, one in largest.items())
+    unlike = ", ".join(f"{one:.1f} times that of {rows:,} records" for rows, one in largest.items())
     return f"""### Larger tables, and records of another population
 
 The more records, the nearer is the claim to what it bounds, and the less room is left for records
@@ -191,8 +191,8 @@ the claim: the largest of a table, with its standard error.
 {chr(10).join(lines)}
 
 A record whose features are larger, or that has the other label, is of another population: nothing
-is claimed of it. At most it cost, of the claimed ε, {unlike} (the figure: medians over tables;
-{SHIFTED:,} records each; the model clips features at ±2, so the lines level off).
+is claimed of it. It costs more than the claimed ε of a large table: at most {unlike} (the figure:
+medians over tables; {SHIFTED:,} records each; the model clips features at ±2, so the lines level off).
 `bdpvi.bayesian.Add` warns when records that it is given are unlike the table; who expects others
 relies on the worst-case ε.
 
