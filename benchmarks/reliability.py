@@ -192,7 +192,8 @@ the claim: the largest of a table, with its standard error.
 
 A record whose features are larger, or that has the other label, is of another population: nothing
 is claimed of it. It costs more than the claimed ε of a large table: at most {unlike} (the figure:
-medians over tables; {SHIFTED:,} records each; the model clips features at ±2, so the lines level off).
+medians over tables; {SHIFTED:,} records each; the model clips features at ±2, so the lines level
+off).
 `bdpvi.bayesian.Add` warns when records that it is given are unlike the table; who expects others
 relies on the worst-case ε.
 

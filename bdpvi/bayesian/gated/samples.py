@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -52,7 +52,8 @@ class GatedSamples(DrawSamples):
         charge = Charge(asked.draws or 1, asked.temperature or 1.0)
         _shape(fit, charge)
         features, to = len(fit.feature_names), guarantee.epsilon
-        settings = planned(_OfFit(charge), fit.model, features, before, to, asked.delta)  # type: ignore[arg-type]
+        route: Any = _OfFit(charge)  # of a route it needs the plan alone
+        settings: GatedPlan = planned(route, fit.model, features, before, to, asked.delta)
         events = () if before.made else settings.events
         found = fit.ledger.worst_case(asked.delta, events)
         assert found is not None
@@ -116,8 +117,8 @@ class _OfFit:
 def _shape(fit: Fit, charge: Charge) -> tuple[BayesianLogisticRegression, Shape]:
     """Return the model and the draws as a gate sees them; ValueError if it has no price."""
     model, n = fit.model, len(fit.released.mean)
-    known = isinstance(model, BayesianLogisticRegression) and type(fit.guide) is Laplace
-    if not known or not model.weighs or fit.ledger.rows_per_unit > 1:
+    known = isinstance(model, BayesianLogisticRegression) and model.weighs
+    if not known or type(fit.guide) is not Laplace or fit.ledger.rows_per_unit > 1:
         raise ValueError(
             "guarantee=WorstCaseDP(epsilon=…) is for draws from guides.Laplace of weighted "
             f"BayesianLogisticRegression, with one row a unit, got {type(fit.guide).__name__} of "

@@ -44,7 +44,8 @@ def test_a_release_costs_what_the_gate_has_and_the_draws_are_its_own(
     assert isinstance(gate, SampledGaussian)
     assert isinstance(spare, Threshold)
     ((shape, distance, delta),) = asked
-    assert (distance, delta) == (pytest.approx(1 / gate.noise_multiplier), spare.delta)
+    assert distance == pytest.approx(1 / gate.noise_multiplier)
+    assert delta == spare.delta
     assert (shape.columns, shape.draws, shape.temperature) == (4, 3, 2.0)
     assert shape.ratio == pytest.approx(7**0.5 / 2 / 4)
 
@@ -59,7 +60,8 @@ def test_it_reads_the_least_curvature_of_the_fit(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Gate, "chance", chance)
     fit = fitted(Ledger())
     bdpvi.release(fit, guarantee=bdpvi.WorstCaseDP(epsilon=2.0))
-    least = 1 / np.linalg.eigvalsh(fit.released.covariance_matrix.numpy())[-1]
+    released: Any = fit.released
+    least = 1 / np.linalg.eigvalsh(released.covariance_matrix.numpy())[-1]
     assert seen == [pytest.approx(0.998 * least / (7**0.5 / 2 * 4))]
 
 
