@@ -8,7 +8,7 @@ One row a table, as ``certified.py`` has them: N, d, the directions kept and M a
 released with noise; the total ε, coordinates included, from which on the draws are released with a
 chance of .95, for each number of draws; the worst case of one draw that holds for all tables,
 without a gate; its certified Bayesian ε; and the share of the gain in log score over the base rate
-that one draw keeps (mean of 100, held-out rows) of that of scikit-learn's logistic regression. Each
+that one draw keeps (mean of 100, held-out rows) of that of logistic regression, as there. Each
 number is the mean over the seeds of the coordinates' noise. ε is found from the records, so it is
 an experiment: an owner fixes it beforehand.
 
@@ -24,20 +24,17 @@ from functools import cache
 from statistics import fmean
 
 import torch
-from certified import NAMES, Table, fitted, price, table
+from certified import NAMES, Table, fitted, for_all_tables, levels, price, table
 from printed import command
-from sklearn.linear_model import LogisticRegression
 
-from bdpvi import BayesianLogisticRegression, PosteriorDraws
+from bdpvi import PosteriorDraws
 from bdpvi.bayesian.gated import route as gated
-from bdpvi.bayesian.gated.coordinates import Coordinates
-from bdpvi.bayesian.mode.influence import of_any_table
+from bdpvi.bayesian.gated.coordinates import Coordinates, norm
+from bdpvi.bayesian.gated.gate import curvature
 from bdpvi.bayesian.mode.objective import Peak
 from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
-from bdpvi.privacy import mode_draws
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
-from bdpvi.privacy.mode_draws import ModeDraws
 
 CHANCE = 0.95
 
@@ -56,7 +53,8 @@ def released(data: Table, noise: float, seed: int) -> tuple[float, Coordinates, 
     multiplier = settings(data, 1, noise, 1e-5).multiplier
     made = Coordinates.released(parts, data[0].shape[1], multiplier, Key.of_seed(seed))
     peak = gated._mode(parts, made, len(data[1]), 0.0)
-    return max(gated.curvature(peak, made), 4.0), made, peak
+    found = curvature(peak.root, norm(made.columns), made.longest)
+    return max(found, 4.0), made, peak
 
 
 def needed(data: Table, draws: int, seed: int, delta: float, temperature: float = 1.0) -> float:
@@ -88,23 +86,15 @@ def score(data: Table, peak: Peak, made: Coordinates, temperature: float = 1.0) 
 
 def gain(data: Table, peak: Peak, made: Coordinates) -> float:
     """Return the share of the gain in log score that a draw keeps."""
-    sign, rate = 2 * data[3].double() - 1, float(data[1].double().mean())
-    rates = torch.where(sign > 0, math.log(rate), math.log1p(-rate))
-    open_ = LogisticRegression(C=1e4, max_iter=10_000).fit(data[0].numpy(), data[1].numpy())
-    best = torch.from_numpy(open_.predict_log_proba(data[2].numpy()))
-    of_label = torch.where(sign > 0, best[:, 1], best[:, 0])
-    base = float(rates.mean())
-    return (score(data, peak, made) - base) / (float(of_label.mean()) - base)
+    base, best = levels(data)
+    return (score(data, peak, made) - base) / (best - base)
 
 
 def row(name: str, draws: list[int], seeds: int, delta: float) -> None:
     """Print the row of one table."""
     data = table(name)
     n, d = data[0].shape
-    influence = of_any_table(BayesianLogisticRegression(), d + 1, added=True)
-    assert influence is not None
-    before = mode_draws.epsilon([ModeDraws(influence=influence)], delta)
-    bayesian = price(fitted(data), 1, delta)
+    before, bayesian = for_all_tables(d + 1, delta), price(fitted(data), 1, delta)
     totals, kept, curved, shares = [], [], [], []
     for k in draws:
         each = []

@@ -14,7 +14,7 @@ from bdpvi.bayesian.accounting.every_group import shares_of
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.drawing import Asked, DrawSamples, cost_with, release_draws, unpack
 from bdpvi.bayesian.fit import Fit
-from bdpvi.bayesian.gated.samples import GatedSamples
+from bdpvi.bayesian.gated_samples import GatedSamples
 from bdpvi.bayesian.guarantees import Guarantee, WorstCaseDP
 from bdpvi.bayesian.pricing import worst_case_events
 from bdpvi.noise import secure
@@ -107,9 +107,8 @@ def perform_release(fit: Fit, asked: Asked) -> Release:
             samples = GatedSamples if gated else DrawSamples
             draws = samples(fit, asked, guarantee, f"release {work.secret.work}")
             plan, key, entry = work.charge(draws)
-        released = release_draws(draws, plan, key)
-        receipts.keep(fit.kept.folder, fit.ledger, entry, plan.settings[1])
-    return released
+        receipts.keep(fit.kept.folder, fit.ledger, entry, plan.settings[1])  # of a refusal too
+        return release_draws(draws, plan, key)
 
 
 def work_of(fit: Fit, secret: Key, facts: str | None = None) -> Transaction:

@@ -62,7 +62,7 @@ class Membership:
         """Return the worst case, from pairs of ε and δ that all hold."""
         pairs = list(curve)
         most = accuracy(pairs)
-        return cls(most, most, found(pairs))
+        return cls(most, most, true_positive_rates(pairs))
 
     def in_one_sentence(self, whose: str = "one person's record") -> str:
         """Return it in words, and what an attacker finds.
@@ -108,7 +108,7 @@ def accuracy(curve: Sequence[tuple[float, float]]) -> float:
     return min(1.0, *((1 + delta * one) / (1 + one) for delta, one in shrunk))
 
 
-def found(curve: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+def true_positive_rates(curve: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """Return the largest true-positive rate at each of :data:`RATES`, from such pairs."""
     pairs = [(math.exp(min(epsilon, 700.0)), delta) for epsilon, delta in curve]
     return tuple((one, min(1.0, *(ratio * one + delta for ratio, delta in pairs))) for one in RATES)

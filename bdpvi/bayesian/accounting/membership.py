@@ -24,7 +24,7 @@ from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.answer import estimate
 from bdpvi.bayesian.accounting.betting import betting
 from bdpvi.privacy.event import WITH
-from bdpvi.privacy.membership import Membership, accuracy, found
+from bdpvi.privacy.membership import Membership, accuracy, true_positive_rates
 from bdpvi.privacy.rounding import rounding_delta
 
 _EPSILONS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6)
@@ -72,4 +72,5 @@ def membership_of(accounts: Sequence[Account]) -> Membership:
                 means[epsilon], tests = max(means[epsilon], mean), tests + 1
     own = any(name.startswith("remove") for account in accounts for name in account.directions)
     average, anyone = (accuracy([(0.0, one)]) for one in (means[0.0], most))
-    return Membership(average, anyone, found(list(means.items())), tests * _GAMMA, own)
+    rates = true_positive_rates(list(means.items()))
+    return Membership(average, anyone, rates, tests * _GAMMA, own)

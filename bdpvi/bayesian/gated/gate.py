@@ -38,12 +38,14 @@ have 5·10⁻⁸ of themselves left for rounding; with 10⁷ records they need a
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bdpvi.bayesian.mode.influence import ROOM, of_any_record
 from bdpvi.privacy import conversions
@@ -118,13 +120,27 @@ class Gate:
     chances: tuple[float, ...]
 
     def chance(self, curvature: float) -> float:
-        """Return p(⌊M⌋).
+        """Return p(⌊M⌋); M is at least 4, whatever rounding says.
 
         >>> Gate(7, (0.25, 1.0)).chance(7.9), Gate(7, (0.25, 1.0)).chance(6.9)
         (0.25, 0.0)
         """
-        cell = min(int(curvature), MOST) - self.first
+        cell = min(max(int(curvature), LEAST), MOST) - self.first
         return 0.0 if cell < 0 else self.chances[min(cell, len(self.chances) - 1)]
+
+
+def curvature(root: Tensor, norm: float, longest: float) -> float:
+    """Return M, less by what rounding may add.
+
+    Args:
+        root: L with L Lᵀ = H⁻¹, (n, n).
+        norm, longest: C and B.
+
+    >>> round(curvature(torch.eye(2).double() / 10, 1.0, 2.0), 3)
+    49.9
+    """
+    widest = float(torch.linalg.matrix_norm(root, 2)) ** 2
+    return SURE / (widest * norm * longest)
 
 
 @lru_cache(maxsize=64)
@@ -144,9 +160,10 @@ def chances(shape: Shape, distance: float, spare: float) -> Gate:
     True
     """
     price = _Price(shape, distance, spare)
-    alone = _first(lambda cell: price.alone(price.of(cell)) == 1)
-    if alone is None:
-        return Gate(MOST + 1, (1.0,))
+    cells = range(LEAST, MOST + 1)
+    alone = LEAST + bisect_left(cells, True, key=lambda cell: price.alone(price.of(cell)) == 1)
+    if alone > MOST:
+        return Gate(alone, (1.0,))
     first = max(LEAST, alone - math.ceil(_SLOPE / distance))
     here, last, made = price.of(first), 0.0, list[float]()
     while last < 1 and first + len(made) <= MOST:
@@ -202,14 +219,3 @@ def _largest(fits: Callable[[float], bool], low: float, high: float) -> float:
         middle = (low + high) / 2 if low > 0.01 else math.sqrt(max(low, 1e-12) * high)
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-def _first(fits: Callable[[int], bool]) -> int | None:
-    """Return the first cell that fits, as all behind it do; None if none does."""
-    low, high = LEAST - 1, MOST
-    if not fits(high):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high

@@ -13,10 +13,10 @@ from torch.distributions import MultivariateNormal
 
 from bdpvi._ground import validate
 from bdpvi._ground.host import HOST
-from bdpvi._ground.outputs import several
+from bdpvi._ground.outputs import several, two_digits
 from bdpvi._ground.types import TooFewRecordsError
 from bdpvi.bayesian.gated.coordinates import Coordinates, enough, norm
-from bdpvi.bayesian.gated.gate import LEAST, SURE, Gate, chances
+from bdpvi.bayesian.gated.gate import Gate, chances, curvature
 from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Peak, search_mode
 from bdpvi.bayesian.mode.rows import Weighted
 from bdpvi.datasets.dataset import Data, Dataset, sample_of_form
@@ -160,7 +160,7 @@ class PosteriorDraws:
         if self.whiten is not None:
             a = torch.as_tensor(self.whiten, dtype=torch.float64, device=HOST)
             regular = a.ndim == 2 and bool(a.isfinite().all())
-            if not regular or int(torch.linalg.matrix_rank(a)) < len(a):
+            if not regular or not 0 < len(a) == int(torch.linalg.matrix_rank(a)):
                 raise ValueError(
                     f"whiten must be finite, of shape (k, d), with independent rows, got shape "
                     f"{tuple(a.shape)}; None releases coordinates with noise"
@@ -239,7 +239,7 @@ class PosteriorDraws:
             noise=noise,
             share=share if self.whiten is None else 0.0,
             spare=spare,
-            curvature=None if size is None else max(size, LEAST),
+            curvature=size,
             centre=centre,
         )
 
@@ -282,9 +282,9 @@ class PosteriorDraws:
         needed = self.needed(columns, delta=left.delta, chance=_LIKELY, variance=left.variance)
         return (
             f"epsilon={left.epsilon:g}: a table of this size would be refused more often than "
-            f"not, at the same price. ε = {1.02 * needed:.2g} would do; fewer draws, fewer "
-            "columns, a higher temperature or more records need less, and ObjectivePerturbation() "
-            "takes any. Nothing was charged for it"
+            f"not, at the same price. At δ = {left.delta:g} a worst-case ε = {two_digits(needed)} "
+            "would do; fewer draws, fewer columns, a higher temperature or more records need less, "
+            "and ObjectivePerturbation() takes any. Nothing was charged for it"
         )
 
     def predicting(self, model: Model, plan: GatedPlan) -> BayesianLogisticRegression:
@@ -320,13 +320,14 @@ class PosteriorDraws:
         records = data.parts.map(_features, known)
         coordinates = self._coordinates(records, plan, key)
         peak = _mode(records, coordinates, len(data), plan.centre)
-        chance = plan.gate(coordinates).chance(max(curvature(peak, coordinates), LEAST))
+        of_table = curvature(peak.root, norm(coordinates.columns), coordinates.longest)
+        chance = plan.gate(coordinates).chance(of_table)
         if not key.child("gate").coins(1)[0] < chance:
             raise TooFewRecordsError(f"route=PosteriorDraws() {REFUSED}")
         assert self.rows is not None  # declared or counted
         largest = coordinates.ridge * (1 + self.rows / 16)
         step = math.sqrt(plan.temperature / largest) / 32
-        posterior = MultivariateNormal(peak.point, scale_tril=_factor(peak))
+        posterior = MultivariateNormal(peak.point, peak.root @ peak.root.T)
         w = secure.sample(
             posterior,
             plan.draws,
@@ -378,15 +379,3 @@ def _mode(
 
 def _rows(part: tuple[Tensor, Tensor], coordinates: Coordinates) -> Weighted:
     return coordinates.rows(part)
-
-
-def curvature(peak: Peak, coordinates: Coordinates) -> float:
-    """Return M, less by what rounding may add."""
-    widest = float(torch.linalg.matrix_norm(peak.root, 2)) ** 2
-    return SURE / (widest * norm(coordinates.columns) * coordinates.longest)
-
-
-def _factor(peak: Peak) -> Tensor:
-    """Return the Cholesky factor of the covariance."""
-    factor: Tensor = torch.linalg.cholesky(peak.root @ peak.root.T)
-    return factor

@@ -167,7 +167,7 @@ class RecordPath:
         return (found + self.share * (own * shift + own**2 * turn)) / (1 - self.share)
 
 
-def _course(
+def _record_path(
     model: Model,
     weights: int,
     longest: float,
@@ -188,7 +188,7 @@ def _course(
     return RecordPath(pull, row, precision, min(longest, row * math.sqrt(wide)), wide, added, field)
 
 
-def _of_course(course: RecordPath, columns: int, bends: tuple[float, float] | None) -> Influence:
+def _influence_of(course: RecordPath, columns: int, bends: tuple[float, float] | None) -> Influence:
     """Return the influence on fits that are within :data:`EXACT` of their optima.
 
     With ρ = 10ν for the room: the shift is at most e^{ρ/2} times that of the optima, and ρ of both
@@ -229,8 +229,8 @@ def of_any_table(model: Model, columns: int, *, added: bool) -> Influence | None
     >>> round(found.shift, 3), round(found.spread, 3), round(found.share, 4)
     (0.424, 0.337, 0.0625)
     """
-    course = _course(model, columns, math.inf, math.inf, added=added)
-    return None if course is None else _of_course(course, columns, None)
+    course = _record_path(model, columns, math.inf, math.inf, added=added)
+    return None if course is None else _influence_of(course, columns, None)
 
 
 def of_optimum(
@@ -267,8 +267,8 @@ def of_optimum(
             least * (1 - 4 * room),
         )
     longest, wide = longest * (1 + room), wide * (1 + 2 * room)
-    course = _course(model, len(point.mean), longest, wide, field, added=added)
-    return None if course is None else _of_course(course, len(point.mean), bends)
+    course = _record_path(model, len(point.mean), longest, wide, field, added=added)
+    return None if course is None else _influence_of(course, len(point.mean), bends)
 
 
 def certifies(model: Model, guide: Guide, columns: int) -> bool:

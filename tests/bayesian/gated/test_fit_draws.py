@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from simulated import logistic_data
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Budget, Dataset, Ledger, TooFewRecordsError, guides
-from bdpvi.bayesian.gated import samples
+from bdpvi.bayesian import gated_samples
 from bdpvi.bayesian.gated.gate import Gate
 from bdpvi.privacy.events import SampledGaussian, Threshold
 
@@ -33,7 +34,7 @@ def test_a_release_costs_what_the_gate_has_and_the_draws_are_its_own(
         asked.append((shape, distance, spare))
         return Gate(4, (1.0,))
 
-    monkeypatch.setattr(samples, "chances", chances)
+    monkeypatch.setattr(gated_samples, "chances", chances)
     ledger = Ledger()
     fit = fitted(ledger)
     made = bdpvi.release(fit, 3, temperature=2.0, guarantee=bdpvi.WorstCaseDP(epsilon=1.5))
@@ -95,3 +96,16 @@ def test_other_fits_and_two_epsilons_are_refused_uncharged() -> None:
         bdpvi.release(fit, epsilon=1.0, guarantee=gate)
     with pytest.raises(ValueError, match="epsilon"):
         bdpvi.WorstCaseDP(epsilon=-1.0)
+    for options in ({"draws": 0}, {"temperature": 0.0}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            bdpvi.release(fit, **options, guarantee=gate)
+    assert not fit.ledger.entries()
+
+
+def test_a_refusal_leaves_its_receipt_beside_a_saved_fit(tmp_path: Path) -> None:
+    fit = fitted(Ledger(), Dataset(DATA.x[:60], DATA.y[:60]))
+    bdpvi.save_fit(fit, tmp_path / "fit")
+    with pytest.raises(TooFewRecordsError, match="refused"):
+        bdpvi.release(fit, guarantee=bdpvi.WorstCaseDP(epsilon=0.5))
+    assert len(fit.ledger.entries()) == 1
+    assert (tmp_path / "fit" / "release-1.json").exists()

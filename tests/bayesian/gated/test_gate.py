@@ -153,6 +153,14 @@ def test_every_pair_of_cells_stays_below_the_price_and_some_reach_it(
     assert closest > 0.9
 
 
+def test_more_epsilon_or_more_curvature_never_lowers_a_chance() -> None:
+    for shape in (ONE, Shape(15, 0.42), Shape(7, 0.45, 10, 2.0)):
+        gates = [chances(shape, mu, SPARE) for mu in (0.1, 0.15, 0.25, 0.5, 1.0)]
+        every = np.array([[gate.chance(m) for m in range(4, 400, 3)] for gate in gates])
+        assert (np.diff(every, axis=0) >= -1e-6).all()
+        assert (np.diff(every, axis=1) >= 0).all()
+
+
 def test_the_price_covers_added_and_removed_records() -> None:
     order = torch.logspace(-1, 4.5, 111, dtype=torch.float64)
     for shape, curvature in ((ONE, 9.0), (Shape(7, 0.45, 3, 2.0), 60.0)):

@@ -15,7 +15,7 @@ import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Ledger, PosteriorDraws, TooFewRecordsError
 from bdpvi.bayesian.gated import route as gated
 from bdpvi.bayesian.gated.coordinates import Coordinates
-from bdpvi.bayesian.gated.gate import Gate
+from bdpvi.bayesian.gated.gate import Gate, curvature
 from bdpvi.datasets.dataset import BlockData, People
 from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
@@ -138,7 +138,7 @@ def test_the_least_curvature_is_that_of_the_posterior_and_never_above() -> None:
     p = 1 / (1 + np.exp(-z @ peak.point.numpy()))
     weight = np.minimum(1, c / np.linalg.norm(z, axis=1)) * p * (1 - p)
     least = np.linalg.eigvalsh((z.T * weight) @ z + 4 * c * b * np.eye(3))[0] / (c * b)
-    found = gated.curvature(peak, made)
+    found = curvature(peak.root, c, b)
     assert 0.997 * least < found < 0.999 * least
 
 
@@ -167,7 +167,7 @@ def test_a_refusal_is_charged_and_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_refusal_is_as_likely_as_the_gate_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gated, "curvature", lambda peak, coordinates: 40.0)
+    monkeypatch.setattr(gated, "curvature", lambda root, norm, longest: 40.0)
     route = PosteriorDraws(rows=5000, curvature=0.1, whiten=torch.eye(3))
     out, chance = 0, 0.0
     for _ in range(60):
@@ -227,6 +227,7 @@ def test_public_coordinates_leave_all_to_the_gate() -> None:
     ("options", "match"),
     [
         ({"whiten": torch.zeros(2, 3)}, "whiten must be finite, .* with independent rows"),
+        ({"whiten": torch.zeros(0, 3)}, "whiten must be finite, .* with independent rows"),
         ({"whiten": torch.eye(2)}, "whiten has 2 columns, and x has 3"),
         ({"draws": 0}, "draws"),
         ({"temperature": 0.0}, "temperature"),

@@ -1,9 +1,8 @@
-"""Draws from a fit behind a gate: its own coordinates, no noise before them."""
+"""Draws from a Laplace fit behind a gate: its own coordinates, no noise before them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,23 +10,18 @@ from torch import Tensor
 from bdpvi._ground.types import TooFewRecordsError
 from bdpvi.bayesian.drawing import DrawSamples
 from bdpvi.bayesian.fit import Fit
-from bdpvi.bayesian.gated.gate import LEAST, SURE, Shape, chances
-from bdpvi.bayesian.gated.route import REFUSED, SPARE, GatedPlan
+from bdpvi.bayesian.gated.gate import LEAST, Shape, chances, curvature
+from bdpvi.bayesian.gated.route import REFUSED, PosteriorDraws
 from bdpvi.bayesian.guarantees import WorstCaseDP
 from bdpvi.bayesian.pricing import assuming
 from bdpvi.guides import Laplace
-from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Cost
 from bdpvi.privacy.entry import Charge
-from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before, Plan
-
-if TYPE_CHECKING:
-    from bdpvi.releases.route import Allowance
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +43,13 @@ class GatedSamples(DrawSamples):
                 f"epsilon={asked.epsilon!r} and guarantee={guarantee!r} both have an ε; leave the "
                 "first out"
             )
-        charge = Charge(asked.draws or 1, asked.temperature or 1.0)
-        _shape(fit, charge)
-        features, to = len(fit.feature_names), guarantee.epsilon
-        route: Any = _OfFit(charge)  # of a route it needs the plan alone
-        settings: GatedPlan = planned(route, fit.model, features, before, to, asked.delta)
+        charge = asked.charge(fit, guarantee)
+        model, _ = _shape(fit, charge)
+        features = len(fit.feature_names)
+        route = PosteriorDraws(  # its coordinates are known
+            draws=charge.draws, temperature=charge.temperature, whiten=torch.eye(features)
+        )
+        settings = planned(route, model, features, before, guarantee.epsilon, asked.delta)
         events = () if before.made else settings.events
         found = fit.ledger.worst_case(asked.delta, events)
         assert found is not None
@@ -75,11 +71,10 @@ class GatedSamples(DrawSamples):
         fit, charge = self.fit, plan.settings[0]
         gate, spare = plan.events or ()
         model, shape = _shape(fit, charge)
-        root = fit.released.scale_tril.cpu().double()  # type: ignore[attr-defined]
-        widest, n = float(torch.linalg.matrix_norm(root, 2)) ** 2, shape.columns
-        curvature = SURE / (widest * model.weighted_norm(n) * model.longest(n))
+        root, n = fit.released.scale_tril.cpu().double(), shape.columns  # type: ignore[attr-defined]
         price = 1 / gate.noise_multiplier, spare.delta  # type: ignore[attr-defined]
-        if not key.child("gate").coins(1)[0] < chances(shape, *price).chance(max(curvature, LEAST)):
+        of_table = curvature(root, model.weighted_norm(n), model.longest(n))
+        if not key.child("gate").coins(1)[0] < chances(shape, *price).chance(of_table):
             raise TooFewRecordsError(f"guarantee={self.guarantee!r} {REFUSED}")
         return secure.sample(
             fit.released,
@@ -88,29 +83,6 @@ class GatedSamples(DrawSamples):
             self.asked.generator,
             fit.guide.lattice(charge.temperature),
             key.child("draws"),
-        )
-
-
-@dataclass(frozen=True)
-class _OfFit:
-    """Settings of a gate for what is left of ε."""
-
-    charge: Charge
-
-    def plan(self, model: Model, features: int, left: Allowance) -> GatedPlan:
-        spare = SPARE * left.delta
-        variance = largest_variance(left.epsilon, left.delta - spare) - left.variance
-        if not variance > 0:
-            raise ArithmeticError
-        return GatedPlan(
-            columns=features,
-            draws=self.charge.draws,
-            temperature=self.charge.temperature,
-            noise=variance**-0.5,
-            share=0.0,
-            spare=spare,
-            curvature=None,
-            centre=0.0,
         )
 
 
