@@ -223,8 +223,7 @@ def neighbours(mode: Peak, expansion: ModeExpansion, records: Weighted, sign: fl
     """
     n, data, count = len(mode.point), mode.posterior.records, mode.posterior.count
     places, moved = blocks(len(records), width(n, 2), _PIECE), Moved.none(len(records), n)
-    some = map(records.select, places)
-    pieces = [Piece(f"{len(piece)} neighbours", piece) for piece in some]
+    pieces = [Piece(f"{len(one)} neighbours", one) for one in map(records.select, places)]
     found = data.of_pieces(pieces, "neighbours", _neighbours_of, expansion, sign)
     for place, some in zip(places, found, strict=True):
         moved.write_at(place, some)

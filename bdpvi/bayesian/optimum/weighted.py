@@ -137,7 +137,7 @@ class Weighted:
     def lengths(self, root: Tensor) -> Tensor:
         """Return M‖x‖ in the norm of F″(m)⁻¹ = root rootᵀ, (N,)."""
         found: Tensor = torch.linalg.vector_norm(self.x @ root, dim=1)
-        return self.loss.bound.concordance * found
+        return float(self.loss.bound.concordance) * found
 
     def crossing(self, point: Tensor, root: Tensor, reach: float) -> Tensor:
         """Return which rows a displacement of at most ``reach`` may carry across the kink, (N,)."""
