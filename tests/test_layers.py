@@ -93,4 +93,4 @@ def test_a_release_is_used_without_pyro_and_pandas(file: str) -> None:
     assert len(own) <= 50
     assert not found & {"pyro", "pandas", "sklearn", "scipy"}
     rooms = {name.split(".")[1] for name in own if "." in name}
-    assert rooms == {"_ground", "datasets", "models", "noise", "privacy", "releases"}
+    assert rooms == {"_ground", "datasets", "models", "noise", "privacy", "releases", "score"}
