@@ -29,9 +29,10 @@ from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.split import add_note, by_coins, experiment, shuffled
 from bdpvi.datasets.table import Table
 from bdpvi.datasets.table_options import TableOptions
-from bdpvi.datasets.types import NAMES, UNUSED, types_of
+from bdpvi.datasets.types import types_of
 from bdpvi.datasets.units import at_most, persons_of
 from bdpvi.noise.keys import Key
+from bdpvi.score.reading import NAMES, UNUSED
 
 _SHOWN = 20
 """Largest number of columns listed in a message."""

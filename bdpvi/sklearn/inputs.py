@@ -24,8 +24,9 @@ from bdpvi.datasets.given import REMEDY, warn_of_signs
 from bdpvi.datasets.objects import in_memory, rows_of
 from bdpvi.datasets.records import Held
 from bdpvi.datasets.schema import Schema, declared_by
-from bdpvi.datasets.types import NUMBERS, ColumnType
+from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import at_most
+from bdpvi.score.reading import NUMBERS
 from bdpvi.tables.arrays import Floats
 from bdpvi.tables.encoded import Perform, encode
 from bdpvi.tables.request import Public

@@ -98,7 +98,7 @@ class Public:
     @cached_property
     def kinds(self) -> dict[str, str]:
         """Columns with declared bounds or levels, or a declared kind, and their kinds."""
-        from bdpvi.datasets.types import ANY
+        from bdpvi.score.reading import ANY
 
         result = dict.fromkeys(self.categorical, "category") | dict.fromkeys(self.numeric, "number")
         if self.constants is not None:

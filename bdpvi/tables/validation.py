@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from bdpvi._ground import validate
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.estimates import Purchase
-from bdpvi.datasets.types import NAMES, NUMBERS, UNUSED
 from bdpvi.models.kinds import OfClasses
+from bdpvi.score.reading import NAMES, NUMBERS, UNUSED
 from bdpvi.tables.request import Request
 
 
