@@ -199,7 +199,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         from bdpvi.datasets.origin import declarations
         from bdpvi.tables.request import about
 
-        names = ("classes", "base_rate", "target_bounds", "formula")
+        names = ("classes", "base_rate", "target_bounds")
         given = {name: getattr(self, name, None) for name in names}
         if (most := getattr(self, "largest", None)) is not None:
             given["target_bounds"] = (0, most)
@@ -210,7 +210,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         }
         weights = getattr(self, "class_weight", None) or {}
         said["class weights"] = tuple(f"{name}: {one:g}" for name, one in weights.items())
-        return declarations(**said, **kinds, rows=about(self.expected_rows))
+        return declarations(**said, formula=self.formula, **kinds, rows=about(self.expected_rows))
 
     def _features(self, X: ArrayLike) -> Any:
         """Return the release's input, (N, d), for new rows, each cell read as in ``fit``.

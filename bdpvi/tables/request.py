@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from bdpvi._ground import validate
 from bdpvi._ground.types import Machine as Machine
 from bdpvi._ground.types import Unit as Unit
-from bdpvi.datasets.terms import Plain, Term
 
 if TYPE_CHECKING:  # so that a command's help is quick
     from bdpvi.bayesian.gated.route import PosteriorDraws
@@ -18,6 +17,7 @@ if TYPE_CHECKING:  # so that a command's help is quick
     from bdpvi.datasets.encoding import Encoding
     from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.schema import Schema
+    from bdpvi.datasets.terms import Term
     from bdpvi.datasets.types import ColumnType
     from bdpvi.models.kinds import OfClasses, OfNumbers
 
@@ -198,6 +198,7 @@ class Request:
             return self
         from bdpvi.datasets.columns import OneHot
         from bdpvi.datasets.formula import read_formula
+        from bdpvi.datasets.terms import Plain
 
         public, known = self.public, self.constants
         if public.from_data:
