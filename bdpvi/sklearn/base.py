@@ -208,9 +208,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             for name, one in given.items()
             if one is not None
         }
+        kinds = {"formula": (self.formula,) if self.formula else (), **kinds}
         weights = getattr(self, "class_weight", None) or {}
         said["class weights"] = tuple(f"{name}: {one:g}" for name, one in weights.items())
-        return declarations(**said, formula=self.formula, **kinds, rows=about(self.expected_rows))
+        return declarations(**said, **kinds, rows=about(self.expected_rows))
 
     def _features(self, X: ArrayLike) -> Any:
         """Return the release's input, (N, d), for new rows, each cell read as in ``fit``.
