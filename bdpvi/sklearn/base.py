@@ -199,6 +199,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         from bdpvi.datasets.origin import declarations
         from bdpvi.tables.request import about
 
+        kinds = {"formula": (self.formula,) if self.formula else (), **kinds}
         names = ("classes", "base_rate", "target_bounds")
         given = {name: getattr(self, name, None) for name in names}
         if (most := getattr(self, "largest", None)) is not None:
@@ -208,7 +209,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             for name, one in given.items()
             if one is not None
         }
-        kinds = {"formula": (self.formula,) if self.formula else (), **kinds}
         weights = getattr(self, "class_weight", None) or {}
         said["class weights"] = tuple(f"{name}: {one:g}" for name, one in weights.items())
         return declarations(**said, **kinds, rows=about(self.expected_rows))
