@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from bdpvi.releases.released import Release
     from bdpvi.releases.shared_file import load_release, save_release
     from bdpvi.synthesis.released import synthesize
+    from bdpvi.synthesis.table_one import describe
     from bdpvi.tables.private import private
     from bdpvi.tables.routes import fit_private
 else:
@@ -96,6 +97,7 @@ else:
             "releases.shared_file": ("load_release", "save_release"),
             "releases.released": ("Release",),
             "synthesis.released": ("synthesize",),
+            "synthesis.table_one": ("describe",),
             "tables.private": ("private",),
             "tables.routes": ("fit_private",),
         },
@@ -149,6 +151,7 @@ __all__ = [
     "WorstCaseDP",
     "check",
     "cost",
+    "describe",
     "fit",
     "fit_private",
     "load_fit",

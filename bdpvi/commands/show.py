@@ -11,12 +11,17 @@ from bdpvi._ground import outputs, store
 
 
 def show(
-    shared: Annotated[Path, typer.Argument(help="File synthetic.json, or one with a release.")],
+    shared: Annotated[
+        Path, typer.Argument(help="File synthetic.json or counts.json, or one with a release.")
+    ],
+    by: Annotated[
+        str, typer.Option(help="Column of levels whose groups a table of counts is shown by.")
+    ] = "",
 ) -> None:
     """Show what a shared file says at no cost: what ε covered, and the noisy counts of its columns.
 
-    Of a synthetic table it shows columns, kinds, levels or bounds, shares of levels and quantiles
-    of numbers; of a release its guarantee and its coefficients, as bdpvi summary does.
+    Of a synthetic table or of the counts of a Table 1 it shows columns, kinds, levels or bounds,
+    and the Table 1; of a release its guarantee and its coefficients, as bdpvi summary does.
     """
     from bdpvi._ground.schema import parsed
     from bdpvi.releases import shared_file
@@ -28,7 +33,9 @@ def show(
     except ValueError as error:
         raise ValueError(f"{shared} is no shared file: {error}") from error
     if "schema" in content:
-        outputs.show(*described(load(shared)))
+        outputs.show(*described(load(shared), by or None))
+    elif by:
+        raise ValueError(f"by={by!r}: {shared} has no counts of groups; leave it out")
     else:
         found = shared_file.load_release(shared)
         outputs.show(*found.receipt.lines("Covered"))

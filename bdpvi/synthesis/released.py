@@ -134,7 +134,7 @@ def synthesize(
             kept = account(path, identity, ledger, own, other_people=others, budget=budget)
         secret, name = Key.fresh(), Key.fresh().work
         charged = for_persons(kept, settings, rows)
-        work = Transaction(charged, secret, name=name, alone=True, what="synthesize")
+        work = Transaction(charged, secret, name=name, alone=True, what=settings.door)
     facts = {
         "people": OTHER_PEOPLE if others else None,
         "table_file": known.words_for_receipt or None,
@@ -230,7 +230,7 @@ class Synthesis:
         order, unit = self.order, before.book.whose
         return transaction.Plan(
             kind="release",
-            what=f"synthesis at ε = {order.epsilon:g}",
+            what=f"{'synthesis' if order.settings.pairs else 'Table 1'} at ε = {order.epsilon:g}",
             events=order.events,
             settings=unit,
         )
