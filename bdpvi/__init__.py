@@ -56,8 +56,7 @@ if TYPE_CHECKING:
     from bdpvi.programs.private_svi import PrivateSVI
     from bdpvi.releases.released import Release
     from bdpvi.releases.shared_file import load_release, save_release
-    from bdpvi.synthesis.released import synthesize
-    from bdpvi.synthesis.table_one import describe
+    from bdpvi.synthesis.released import describe, synthesize
     from bdpvi.tables.private import private
     from bdpvi.tables.routes import fit_private
 else:
@@ -96,8 +95,7 @@ else:
             "programs.private_svi": ("PrivateSVI",),
             "releases.shared_file": ("load_release", "save_release"),
             "releases.released": ("Release",),
-            "synthesis.released": ("synthesize",),
-            "synthesis.table_one": ("describe",),
+            "synthesis.released": ("describe", "synthesize"),
             "tables.private": ("private",),
             "tables.routes": ("fit_private",),
         },

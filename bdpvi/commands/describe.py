@@ -68,7 +68,7 @@ def describe(
     work = Counting.of(data, counts, columns, account, workers.is_given)
     order = work.order  # refuse before anything is stored
     work = work.look_first(screen)
-    rehearse(order, work.known.file, lambda made, _: str(table_one(made, made.target)))
+    rehearse(order, work.known.file)
     with workers.machine(progress=screen.bars) as machine:
         made, people, found = work.publish("counts.json", write, machine)
     where = {"out": account.out, "secret": secret_of(account.out, account.secret)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -281,6 +281,11 @@ class NoisyCounts:
         weights = [1 / (deviation**2 * table.size) for table, deviation in tables]
         totals = [float(table.sum()) for table, _ in tables]
         return max(float(np.average(totals, weights=weights)), 1.0)
+
+    def raised(self, by: int) -> NoisyCounts:
+        """Return the counts with a number added to each."""
+        joint = {at: table + by for at, table in self.joint.items()}
+        return replace(self, single=tuple(one + by for one in self.single), joint=joint)
 
     def binned(self, at: int) -> Floats:
         """Return the noisy counts of a column's bins, summed from its codes."""

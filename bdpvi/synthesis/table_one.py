@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pandas as pd
@@ -13,20 +12,15 @@ from scipy.special import ndtri
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import one_line, visible
-from bdpvi._ground.types import Machine, Unit
 from bdpvi.datasets import grid
 from bdpvi.datasets.schema import Schema
-from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ColumnType
-from bdpvi.privacy.ledger import Ledger
-from bdpvi.releases.transaction import Transaction
 from bdpvi.score.reading import TIMES
 from bdpvi.synthesis import moments
 from bdpvi.synthesis.content import TableReceipt
-from bdpvi.synthesis.counts import Counts, NoisyCounts
+from bdpvi.synthesis.counts import NoisyCounts
 from bdpvi.synthesis.least_squares import Estimate, group_sizes, of_column, of_groups, rows
 from bdpvi.synthesis.moments import QUARTILES, SEEN, Interval, Shares
-from bdpvi.synthesis.released import synthesize
 from bdpvi.synthesis.synthetic import Synthetic
 
 ALL = "all"
@@ -131,8 +125,8 @@ def _cell(one: Statistic, columns: Mapping[str, ColumnType]) -> str:
     if one.name in ("share", "missing"):
         return _printed((100 * one.value, 100 * one.low, 100 * one.high)).replace(" (", " % (")
     column = columns.get(one.column)
-    if column is None or one.level or one.name == "sd":
-        return _printed((one.value, one.low, one.high))
+    if column is None or one.level or one.name in ("count", "sd"):
+        return _printed((one.value, one.low, one.high), whole=one.name == "count")
     dated = column if column.kind in TIMES else None
     whole = column.integer and one.name in QUARTILES
     return _printed((one.value, one.low, one.high), dated, whole)
@@ -150,6 +144,8 @@ def _printed(found: Interval, column: ColumnType | None = None, whole: bool = Fa
     if column is not None:
         return "{} ({}, {})".format(*(written(column, one) for one in found))
     width = high - low
+    if 0 < width < 1e-6 or width > 1e12:
+        return f"{value:.4g} ({low:.4g}, {high:.4g})"
     places = min(max(1 - math.floor(math.log10(width)), 0), 9) if width and not whole else 0
     return f"{value:,.{places}f} ({low:,.{places}f}, {high:,.{places}f})"
 
@@ -160,59 +156,6 @@ def written(column: ColumnType, value: float) -> str:
         one = grid.written(column, np.array([value])).iloc[0]
         return str(one.date() if hasattr(one, "date") and column.kind == "date" else one)
     return f"{value:.0f}" if column.integer else f"{value:.6g}"
-
-
-def describe(
-    table: pd.DataFrame | Table | str | os.PathLike[str],
-    schema: Schema | None = None,
-    by: str | None = None,
-    *,
-    epsilon: float,
-    delta: float = 1e-6,
-    settings: Counts | None = None,
-    unit: str | Unit | None = None,
-    ledger: Ledger | Transaction | str | os.PathLike[str] | None = None,
-    machine: Machine | None = None,
-) -> TableOne:
-    """Return the Table 1 of a table, under a worst-case ε: it may be published.
-
-    Each column is counted once with noise, in each group if there are groups; everything else
-    follows from these counts. They are charged like those of :func:`bdpvi.synthesize`, whose other
-    arguments these are, and bounds and levels that the schema lacks are estimated likewise.
-
-    Args:
-        table, schema, epsilon, delta, unit, ledger, machine: as for :func:`bdpvi.synthesize`.
-        by: a column of levels; the result has a column for each level with enough rows.
-        settings: whom ε protects and which columns are numbers; pairs are not counted.
-
-    Raises:
-        ValueError: naming the fault, before anything is charged.
-        BudgetExceededError: if the ledger's budget has too little left. Nothing is charged.
-
-    >>> age = ColumnType(kind="integer", low=0, high=99)
-    >>> sick = ColumnType(kind="category", levels=("no", "yes"))
-    >>> people = Schema({"age": age, "sick": sick}, "By law.")
-    >>> frame = pd.DataFrame({"age": [*range(100)] * 20, "sick": ["no", "yes"] * 1000})
-    >>> made = describe(frame, people, by="sick", epsilon=1.0)
-    >>> made.groups, str(made).split()[:3]
-    (('all', 'no', 'yes'), ['all', 'no', 'yes'])
-    >>> mean = made.to_frame().query("group == 'all' and name == 'mean'").iloc[0]
-    >>> bool(mean.low < 49.5 < mean.high)
-    True
-    """
-    settings = replace(settings or Counts(), pairs=False)
-    made = synthesize(
-        table,
-        schema,
-        by,
-        epsilon=epsilon,
-        delta=delta,
-        settings=settings,
-        unit=unit,
-        ledger=ledger,
-        machine=machine,
-    )
-    return table_one(made, by)
 
 
 def table_one(made: Synthetic, by: str | None = None, level: float = 0.95) -> TableOne:
