@@ -19,7 +19,7 @@ from bdpvi.synthesis.network import within_bins
 
 
 @dataclass(frozen=True, eq=False)
-class Estimate:
+class CodeCounts:
     """Estimated counts of a column's codes.
 
     Attributes:
@@ -34,7 +34,7 @@ class Estimate:
     blocks: Codes
 
 
-def of_column(noisy: NoisyCounts, at: int) -> Estimate:
+def of_column(noisy: NoisyCounts, at: int) -> CodeCounts:
     """Return the counts of a column's codes in all rows.
 
     Its own table, the bins of all tables with it, and the total of all tables without it are used.
@@ -54,10 +54,10 @@ def of_column(noisy: NoisyCounts, at: int) -> Estimate:
     matrix += np.where(bins[:, None] == bins, precision[bins], 0.0)
     noise = np.linalg.inv(matrix)
     counts = noise @ (own * single + weighted[bins] + known * total)
-    return Estimate(counts, noise, np.arange(len(single)))
+    return CodeCounts(counts, noise, np.arange(len(single)))
 
 
-def of_groups(noisy: NoisyCounts, at: int, by: int, shares: Floats) -> list[Estimate]:
+def of_groups(noisy: NoisyCounts, at: int, by: int, shares: Floats) -> list[CodeCounts]:
     """Return the counts of a column's codes in the rows of each bin of another column.
 
     Their joint table has the bins' counts; the groups' sizes by all other tables are used too.
@@ -78,7 +78,7 @@ def of_groups(noisy: NoisyCounts, at: int, by: int, shares: Floats) -> list[Esti
     for cells, size, variance in zip(table.T, *group_sizes(noisy, by, but=at), strict=True):
         noise = np.linalg.inv(own * np.eye(len(cells)) + 1 / variance)
         counts = noise @ (own * cells + size / variance)
-        found.append(Estimate(counts @ shape, shape.T @ noise @ shape, noisy.bins[at]))
+        found.append(CodeCounts(counts @ shape, shape.T @ noise @ shape, noisy.bins[at]))
     return found
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from bdpvi.datasets import grid
 from bdpvi.datasets.types import ColumnType
 from bdpvi.synthesis.counts import Floats
-from bdpvi.synthesis.least_squares import Estimate
+from bdpvi.synthesis.least_squares import CodeCounts
 from bdpvi.synthesis.margins import projected
 
 Interval = tuple[float, float, float]
@@ -40,7 +40,7 @@ class Shares:
         noise: their covariance by privacy noise.
         sample: the nearest probabilities, which give the variance of sampling.
         rows: n, the rows that sampling counts: a person's k rows count as one.
-        blocks: as in :class:`~bdpvi.synthesis.least_squares.Estimate`.
+        blocks: as in :class:`~bdpvi.synthesis.least_squares.CodeCounts`.
     """
 
     values: Floats
@@ -50,7 +50,7 @@ class Shares:
     blocks: grid.Codes
 
     @classmethod
-    def of(cls, found: Estimate, codes: grid.Codes, rows_per_unit: int) -> Shares | None:
+    def of(cls, found: CodeCounts, codes: grid.Codes, rows_per_unit: int) -> Shares | None:
         """Return the shares among these codes, by the delta method; None if noise hides them."""
         counts, noise = found.counts[codes], found.noise[np.ix_(codes, codes)]
         total = float(counts.sum())
@@ -94,7 +94,7 @@ def share(found: Shares | None, at: int, z: float) -> Interval:
 
 
 def of_numbers(
-    column: ColumnType, found: Estimate, rows_per_unit: int, z: float
+    column: ColumnType, found: CodeCounts, rows_per_unit: int, z: float
 ) -> Iterator[tuple[str, Interval]]:
     """Yield mean, standard deviation and quartiles of a column of numbers, by name.
 

@@ -19,7 +19,7 @@ from bdpvi.score.reading import TIMES
 from bdpvi.synthesis import moments
 from bdpvi.synthesis.content import TableReceipt
 from bdpvi.synthesis.counts import NoisyCounts
-from bdpvi.synthesis.least_squares import Estimate, group_sizes, of_column, of_groups, rows
+from bdpvi.synthesis.least_squares import CodeCounts, group_sizes, of_column, of_groups, rows
 from bdpvi.synthesis.moments import QUARTILES, SEEN, Interval, Shares
 from bdpvi.synthesis.synthetic import Synthetic
 
@@ -187,7 +187,7 @@ def table_one(made: Synthetic, by: str | None = None, level: float = 0.95) -> Ta
     for at, (name, column) in enumerate(columns.items()):
         if name == by:
             continue
-        estimates: dict[str, Estimate] = {ALL: of_column(noisy, at)}
+        estimates: dict[str, CodeCounts] = {ALL: of_column(noisy, at)}
         if by is not None:
             each = of_groups(noisy, at, names.index(by), grid.shares(column))
             estimates |= {label: each[place] for label, place in groups.items()}
@@ -227,7 +227,7 @@ def _labels(column: ColumnType, bins: grid.Codes) -> Sequence[str]:
 
 
 def _of_column(
-    column: ColumnType, found: Estimate, rows_per_unit: int, z: float
+    column: ColumnType, found: CodeCounts, rows_per_unit: int, z: float
 ) -> Iterator[tuple[str, str, Interval]]:
     """Yield the statistics of a column: level, name, value with interval."""
     cells = grid.cells(column)
@@ -247,7 +247,7 @@ def _of_column(
     yield "", "missing", _missing(found, present, rows_per_unit, z)
 
 
-def _counted(found: Estimate, codes: grid.Codes, z: float) -> Interval:
+def _counted(found: CodeCounts, codes: grid.Codes, z: float) -> Interval:
     """Return the number of rows with these codes, and the interval for its noise.
 
     Of codes that were counted with others it reaches from 0 to the end of all of them.
@@ -260,12 +260,12 @@ def _counted(found: Estimate, codes: grid.Codes, z: float) -> Interval:
     return max(float(found.counts[codes].sum()), 0.0), 0.0, one["high"]
 
 
-def _missing(found: Estimate, present: grid.Codes, rows_per_unit: int, z: float) -> Interval:
+def _missing(found: CodeCounts, present: grid.Codes, rows_per_unit: int, z: float) -> Interval:
     """Return the share of rows without a value."""
     parts = np.zeros((2, len(found.counts)))
     parts[0, present] = 1.0
     parts[1] = 1.0 - parts[0]
     mixed = np.isin(found.blocks[present], np.delete(found.blocks, present)).any()
     blocks = np.arange(2) * (not mixed)
-    both = Estimate(parts @ found.counts, parts @ found.noise @ parts.T, blocks)
+    both = CodeCounts(parts @ found.counts, parts @ found.noise @ parts.T, blocks)
     return moments.share(Shares.of(both, np.arange(2), rows_per_unit), 1, z)

@@ -22,7 +22,7 @@ from bdpvi.datasets.grid import Floats
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.synthesis import Counts, NoisyCounts, load, moments, table_one
 from bdpvi.synthesis.counts import MeasurementPlan, merged
-from bdpvi.synthesis.least_squares import Estimate, of_column, of_groups
+from bdpvi.synthesis.least_squares import CodeCounts, of_column, of_groups
 from bdpvi.synthesis.moments import Shares, distribution, mean_and_sd, quantile
 
 Z = 1.959964
@@ -117,10 +117,10 @@ def test_counts_of_groups_are_those_of_least_squares(at: int, by: int) -> None:
         assert (found.blocks == noisy.bins[at]).all()
 
 
-def exact(values: Floats, column: ColumnType) -> Estimate:
+def exact(values: Floats, column: ColumnType) -> CodeCounts:
     codes = grid.encode(column, pd.Series(values))[0]
     counts = np.bincount(codes, minlength=grid.size(column)).astype(float)
-    return Estimate(counts, np.zeros((len(counts),) * 2), np.arange(len(counts)))
+    return CodeCounts(counts, np.zeros((len(counts),) * 2), np.arange(len(counts)))
 
 
 def test_without_noise_the_statistics_and_their_errors_are_the_usual_ones() -> None:
@@ -149,7 +149,7 @@ def test_errors_by_noise_are_those_of_simulated_noise() -> None:
     base = exact(values, AGE)
     noise = 6e2 * random.normal(size=(8, grid.size(AGE)))
     covariance = noise.T @ noise + 1.6e5 * np.eye(grid.size(AGE))
-    found = dict(moments.of_numbers(AGE, Estimate(base.counts, covariance, base.blocks), 1, Z))
+    found = dict(moments.of_numbers(AGE, CodeCounts(base.counts, covariance, base.blocks), 1, Z))
     drawn = random.multivariate_normal(base.counts, covariance, 20_000)[:, :-2]
     shares = drawn / drawn.sum(1, keepdims=True)
     middles = np.arange(111.0)
@@ -160,7 +160,7 @@ def test_errors_by_noise_are_those_of_simulated_noise() -> None:
     assert found["sd"][0] ** 2 - base_variance(values) == pytest.approx(means.var(), rel=0.05)
     error = math.log(found["sd"][2] / found["sd"][1])
     assert error == pytest.approx(Z * squares.std() / found["sd"][0] ** 2, rel=0.02)
-    some = Shares.of(Estimate(base.counts, covariance, base.blocks), np.arange(111), 1)
+    some = Shares.of(CodeCounts(base.counts, covariance, base.blocks), np.arange(111), 1)
     assert some is not None
     points, _, variance = distribution(AGE, some)
     at = np.flatnonzero(points == 44)[-1]
@@ -176,7 +176,7 @@ def test_a_mean_of_wide_cells_has_sheppards_correction_and_room_for_their_width(
     first, last, inside = moments.cells_of(column)
     law = stats.norm(5, 0.25)
     chances = np.append(law.cdf(last) - law.cdf(first), [0, 0])
-    counts = Estimate(1e9 * chances, np.zeros((len(chances),) * 2), np.arange(len(chances)))
+    counts = CodeCounts(1e9 * chances, np.zeros((len(chances),) * 2), np.arange(len(chances)))
     some = Shares.of(counts, np.arange(len(first)), 1)
     assert some is not None
     (mean, low, high), (sd, least, most) = mean_and_sd(column, some, Z)
@@ -197,11 +197,11 @@ def test_a_mean_of_wide_cells_has_sheppards_correction_and_room_for_their_width(
 
 def test_the_share_of_a_level_is_wilsons_with_noise() -> None:
     counts = np.array([130.0, 870.0])
-    some = Shares.of(Estimate(counts, np.zeros((2, 2)), np.arange(2)), np.arange(2), 1)
+    some = Shares.of(CodeCounts(counts, np.zeros((2, 2)), np.arange(2)), np.arange(2), 1)
     assert moments.share(some, 0, Z)[1:] == pytest.approx(
         proportion_confint(130, 1000, method="wilson"), rel=1e-6
     )
-    both = Shares.of(Estimate(counts, np.diag([400.0, 400.0]), np.arange(2)), np.arange(2), 4)
+    both = Shares.of(CodeCounts(counts, np.diag([400.0, 400.0]), np.arange(2)), np.arange(2), 4)
     assert both is not None
     variance = 400 * (0.87**2 + 0.13**2) / 1000**2  # of 130/(130 + 870), by the delta method
 
@@ -232,7 +232,7 @@ def test_inside_a_block_of_cells_the_distribution_is_not_known() -> None:
     counts[:-2][(first >= 16) & (last <= 32)] = 1e6
     blocks = (np.arange(len(counts)) > 60).astype(np.int64)
     some = Shares.of(
-        Estimate(counts, np.zeros((len(counts),) * 2), blocks), np.arange(len(first)), 1
+        CodeCounts(counts, np.zeros((len(counts),) * 2), blocks), np.arange(len(first)), 1
     )
     assert some is not None
     _, values, variance = distribution(column, some)
