@@ -298,6 +298,26 @@ def no_numbers(values: pd.Series[Any], bad: NDArray[np.bool_]) -> str:
     )
 
 
+def blanks(values: pd.Series[Any], blank: NDArray[np.bool_]) -> str:
+    """Return the positions of a column's blanks, in words."""
+    return (
+        f"column {values.name!r} has {several(int(blank.sum()), 'missing value')}, the first in "
+        f"row {values.index[int(blank.argmax())]}"
+    )
+
+
+def not_known(column: Column, values: pd.Series[Any], strange: NDArray[np.bool_]) -> str:
+    """Return the values of a column that are unknown to its encoding, in words."""
+    at = int(strange.argmax())
+    others = values[strange].nunique() - 1
+    return (
+        f"column {column.name!r} has the value {label(values.iloc[at])!r} in row "
+        f"{values.index[at]}, which is not among its categories "
+        f"{some(getattr(column, 'categories', ()))}"
+        + (f", and {several(others, 'further value')}" if others else "")
+    )
+
+
 def distinct(name: str, values: tuple[str, ...]) -> None:
     """Raise ValueError unless these are strings, at least one and all distinct."""
     if not (isinstance(values, tuple) and all(isinstance(v, str) for v in values)):

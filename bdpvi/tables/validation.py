@@ -39,6 +39,11 @@ def check(asked: Request) -> None:
             f"positive={asked.positive!r}: say which value of {asked.target!r} counts as 1; it "
             "is not taken from the rows"
         )
+    if asked.public.exposure and asked.model is None:
+        raise ValueError(
+            f"exposure={asked.public.exposure!r}: it goes with a model of counts (model=, --model "
+            "poisson or negative-binomial)"
+        )
     if (asked.intervals or asked.model is not None) and asked.bayesian:
         what = "intervals" if asked.model is None else f"{asked.model.kind} regression"
         assert asked.guarantee is not None
