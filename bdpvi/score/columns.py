@@ -126,7 +126,7 @@ class NumberColumn(RowColumn):
 class LevelColumn(RowColumn):
     """A category as one 0/1 feature for each level."""
 
-    fields = ("categories",)
+    fields: ClassVar[tuple[str, ...]] = ("categories",)
     named = True
 
     def _set(self, entry: Mapping[str, Any]) -> None:
@@ -202,6 +202,8 @@ def columns_of(encoding: Mapping[str, Any], unknown: str) -> list[RowColumn]:
         ValueError: if there is a kind or a field that this version does not know.
         KeyError, TypeError: if an entry is missing or wrong.
     """
+    if encoding.get("terms"):
+        raise ValueError("it is a release of a formula; predict with bdpvi.load_release(path)")
     known = {"columns", "source", "unknown", "origin", "besides", "purchases"}
     if more := sorted(encoding.keys() - known):
         raise ValueError(f"the encoding has {more[0]!r}: a later version made it")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,8 +39,6 @@ class ScoreLaw:
     """
 
     fields: ClassVar[tuple[str, ...]] = ()
-    others: ClassVar[tuple[str, ...]] = ()
-    """Further latent variables, whose draws do not move the expected target."""
 
     def __init__(self, model: Mapping[str, Any], latents: Mapping[str, Floats], width: int) -> None:
         common = {"kind", "prior_scale", "limit", "levels", "weight_norm"}
@@ -65,7 +64,7 @@ class ScoreLaw:
         return bool(self.model.get("weight_norm", math.inf) != math.inf)
 
     def _groups(self) -> Sequence[Sequence[int]]:
-        return self.model["levels"] if self.weighs else ()  # type: ignore[no-any-return]
+        return self.model["levels"] if self.weighs else ()
 
     def _intercept(self) -> bool:
         return True
@@ -73,6 +72,11 @@ class ScoreLaw:
     def _classes(self) -> bool:
         """Whether each class has its own predictor."""
         return False
+
+    @cached_property
+    def _columns(self) -> Floats:
+        """The weights as one matrix, (d, k·K)."""
+        return np.ascontiguousarray(self.weights.swapaxes(0, 1).reshape(self.weights.shape[1], -1))
 
     def known(self, x: Floats) -> NDArray[np.bool_]:
         """Return which rows have a positive exposure, (N,)."""
@@ -93,7 +97,7 @@ class ScoreLaw:
         for group in self.groups:
             length = np.linalg.norm(design[:, group], axis=1)
             design[:, group] *= (self.limit / np.maximum(length, self.limit))[:, None]
-        eta = np.moveaxis(np.tensordot(design, self.weights, (1, 1)), 0, 1)
+        eta = (design @ self._columns).reshape(len(x), *self.constant.shape).swapaxes(0, 1)
         eta = eta + self.constant[:, None]
         if self.exposure is not None:
             eta = eta + np.log(np.maximum(x[:, self.exposure], math.exp(-REACH)))
@@ -118,7 +122,7 @@ class LogisticLaw(ScoreLaw):
                 self.weights[:, group] = self._apart(self.weights[:, group], rho)
 
     @staticmethod
-    def _apart(w: Floats, rho: float) -> Floats:
+    def _apart(w: Floats, rho: float) -> Any:
         """Return M^-½ w, so that it needs not be applied to the features: M is symmetric."""
         mean = w.mean(1, keepdims=True)
         together = 1 - rho + rho * w.shape[1]
@@ -142,7 +146,6 @@ class LinearLaw(ScoreLaw):
     """The mean, within the public bounds of targets."""
 
     fields = ("largest", "middle", "error_scale")
-    others = ("log_scale",)
 
     def expected(self, eta: Floats) -> Floats:
         """Return η within the bounds."""
@@ -153,8 +156,7 @@ class LinearLaw(ScoreLaw):
 class CountLaw(ScoreLaw):
     """The mean count, e^η times the exposure, at most the public bound."""
 
-    fields = ("largest", "exposure", "dispersion")
-    others = ("log_dispersion",)
+    fields: ClassVar[tuple[str, ...]] = ("largest", "exposure", "dispersion")
 
     def expected(self, eta: Floats) -> Floats:
         """Return e^η within the bounds."""
@@ -165,7 +167,6 @@ class PoissonLaw(CountLaw):
     """The mean count; where records are weighted it is continued beyond half of its bound."""
 
     fields = ("largest", "exposure")
-    others = ()
 
     def expected(self, eta: Floats) -> Floats:
         """Return e^η, beyond the kink at R = ``largest``/2 continued by R(2 − e^−(η − ln R))."""
@@ -174,7 +175,7 @@ class PoissonLaw(CountLaw):
         half = float(self.model["largest"]) / 2
         away = eta - math.log(half)
         rate = half * (np.exp(np.minimum(away, 0)) + (1 - np.exp(-np.maximum(away, 0))))
-        return np.clip(rate, 0, 2 * half)
+        return np.asarray(np.clip(rate, 0, 2 * half))
 
 
 class ClassLaw(ScoreLaw):
@@ -198,7 +199,6 @@ class OrdinalLaw(ScoreLaw):
     """
 
     fields = ("classes",)
-    others = ("log_gaps",)
 
     @property
     def cuts(self) -> tuple[Floats, Floats]:

@@ -78,13 +78,13 @@ class Scorer:
         return result
 
     @overload
-    def predict(self, rows: Mapping[str, Any]) -> dict[str, Any]: ...
+    def predict(self, rows: Mapping[Any, Any]) -> dict[str, Any]: ...
 
     @overload
-    def predict(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]: ...
+    def predict(self, rows: Iterable[Mapping[Any, Any]]) -> list[dict[str, Any]]: ...
 
     def predict(
-        self, rows: Mapping[str, Any] | Iterable[Mapping[str, Any]]
+        self, rows: Mapping[Any, Any] | Iterable[Mapping[Any, Any]]
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """Return what ``bdpvi predict`` gives for a row, or for each of several.
 
@@ -126,7 +126,7 @@ class Scorer:
 
         return select_of(self._columns, self._law, self._labels, table, ids, dialect)
 
-    def _predicted(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _predicted(self, rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
         found: Counter[tuple[str, str]] = Counter()
         made: list[dict[str, Any]] = []
         for start in range(0, len(rows), _AT_ONCE):
@@ -142,7 +142,7 @@ class Scorer:
             self._counts.update(found)
         return made
 
-    def _filled(self, x: Floats, row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    def _filled(self, x: Floats, row: Mapping[Any, Any]) -> list[tuple[str, str]]:
         """Fill a row of features; return what is unclear, with its column."""
         if not isinstance(row, Mapping):
             raise ValueError(f"it must be a dictionary of cells by column, got {row!r:.80}")

@@ -172,8 +172,8 @@ def _level(column: LevelColumn, text: str) -> str:
     for at, level in enumerate(column.levels):
         words = [level, *column.read_by.spellings.get(level, ())]
         words += [one for some in WORDS for one in some] if kind == "boolean" else []
-        cases = {case for one in words for case in (one, one.lower(), one.upper(), one.title())}
-        texts |= {one: at for one in (*cases, f"{level}.0") if found(one) == at}
+        forms = {form for one in words for form in (one, one.lower(), one.upper(), one.title())}
+        texts |= {one: at for one in (*forms, f"{level}.0") if found(one) == at}
     for level in BOOLEAN:  # a database's own Booleans, whose text is in lower case
         if level in texts and found(level.lower()) == _UNLISTED:
             texts[level.lower()] = texts[level]

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -210,10 +209,12 @@ import json, sys, time
 scorer = score.load({path!r})
 row = json.loads({row!r})
 scorer.predict(row)
-start = time.perf_counter()
-for _ in range(200):
-    scorer.predict(row)
-each = (time.perf_counter() - start) / 200
+each = 1.0
+for _ in range(10):  # the quickest, as others use the processor too
+    start = time.perf_counter()
+    for _ in range(50):
+        scorer.predict(row)
+    each = min(each, (time.perf_counter() - start) / 50)
 said = scorer.to_sql(table="t")
 memory = None
 if sys.platform == "linux":
@@ -240,5 +241,5 @@ def test_a_score_is_quick_and_small(tmp_path: Path, copied: bool) -> None:
     rest = {name for name in ours if not name.startswith("bdpvi.score")}
     assert rest <= (set() if copied else {"bdpvi", "bdpvi._ground", "bdpvi._ground.lazy"})
     print(f"{1e3 * each:.3f} ms a row, {memory:.1f} MB")
-    assert each < (0.001 if time.get_clock_info("perf_counter").monotonic else 1)
+    assert each < 0.001
     assert memory is None or memory < 60

@@ -33,7 +33,8 @@ def in_duckdb(sql: str, table: pd.DataFrame) -> pd.DataFrame:
     with duckdb.connect() as base:
         base.register("given", table)
         base.execute('CREATE TABLE main."the ""people""" AS SELECT * FROM given')
-        return base.execute(sql).df()
+        made: pd.DataFrame = base.execute(sql).df()
+        return made
 
 
 def in_sqlite(sql: str, table: pd.DataFrame) -> pd.DataFrame:
@@ -127,7 +128,8 @@ def test_declared_types_are_kept_in_a_database(tmp_path: Path, dialect: str) -> 
         table["owner"] = [None if one is None else str(one) for one in ROOMS["owner"]]
     found = held(path, table, dialect)
     assert found["probability"].nunique() == 6
-    numbers = table.assign(ward=[7, 12, 99, None, 8, 7], rooms=[2, -1, 3, 4, 5, 6])
+    wards = pd.Series([7, 12, 99, None, 8, 7], dtype="Float64")
+    numbers = table.assign(ward=wards, rooms=[2, -1, 3, 4, 5, 6])
     held(path, numbers.astype({"ward": "Int64"} if dialect == "standard" else {}), dialect)
 
 
