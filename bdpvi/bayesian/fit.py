@@ -30,6 +30,7 @@ from bdpvi.bayesian.neighbours.coupled import Coupled
 from bdpvi.bayesian.neighbours.route import Neighbours
 from bdpvi.bayesian.optimum.drawn import FixedDraws
 from bdpvi.bayesian.optimum.route import Optimum
+from bdpvi.bayesian.optimum.stream import Streamed
 from bdpvi.datasets.dataset import BlockData, Dataset, People, in_arrays
 from bdpvi.datasets.items import pair
 from bdpvi.datasets.sketch import tell_of_copies
@@ -328,7 +329,9 @@ def _route(
         route = Optimum()
     else:
         route = FixedDraws() if FixedDraws.takes(model, guide) else Coupled()
-    return route.over(data) if isinstance(data, BlockData) else route
+    if isinstance(data, BlockData):
+        return Streamed(data, route) if type(route) is Optimum else route.over(data)
+    return route
 
 
 def _blank(data: Dataset) -> Dataset:

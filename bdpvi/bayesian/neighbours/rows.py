@@ -24,7 +24,7 @@ from bdpvi.bayesian.neighbours.row_gradients import (
     TracedGradient,
 )
 from bdpvi.datasets.dataset import Dataset
-from bdpvi.datasets.records import Records
+from bdpvi.datasets.records import Records, Spread
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.batches import batches
 
@@ -70,9 +70,9 @@ def each_piece(
     """Yield ``f(rows, *public)`` of each piece, by the workers of records in blocks."""
     if data.in_memory:
         return (f(piece.rows, *public) for piece in pieces)
-    spread: Any = replace(data, steps=(), ahead=8)  # type: ignore[call-arg]
-    found: Iterator[S] = replace(spread, parts=pieces, what="neighbours").each(f, *public)
-    return found
+    spread: Any = data
+    made: Spread[Any] = replace(spread, parts=pieces, steps=(), ahead=8, what="neighbours")
+    return made.each(f, *public)
 
 
 def train_rows(

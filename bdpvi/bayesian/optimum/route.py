@@ -43,7 +43,6 @@ from bdpvi.bayesian.optimum.search import search
 from bdpvi.bayesian.optimum.sensitivity import largest, room, scale_name
 from bdpvi.bayesian.optimum.sizes import PART, Size, memory
 from bdpvi.bayesian.optimum.weighted import Source, Weighted
-from bdpvi.datasets.dataset import BlockData
 from bdpvi.guides.full_rank import FullRank
 from bdpvi.models.contract import Model
 from bdpvi.models.family import Family, smooth
@@ -87,13 +86,6 @@ class Optimum(Neighbours):
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.tolerance = validate.positive("tolerance", tolerance)
         self.precision = validate.positive("precision", precision)
-
-    def over(self, table: BlockData) -> Neighbours:  # noqa: D102
-        if type(self) is not Optimum:
-            return super().over(table)
-        from bdpvi.bayesian.optimum.stream import Streamed  # late: it is one of these routes
-
-        return Streamed(table, self)
 
     @staticmethod
     def takes(model: Model, guide: Guide, rate: float = 1.0) -> bool:
