@@ -44,7 +44,7 @@ class CountOptions:
     """What is counted."""
 
     epsilon: Annotated[float, typer.Option(help="Worst-case ε of all outputs.")]
-    delta: Delta = 1e-6
+    delta: Delta = 1e-5
     target: Annotated[str, typer.Option(help="Most important column, such as a label.")] = ""
     also: Annotated[
         list[str] | None,

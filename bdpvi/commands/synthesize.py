@@ -121,7 +121,7 @@ def _total_cost(people: Ledger, delta: float) -> Bound | None:
 
 def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json: bool) -> None:
     from bdpvi._ground.schema import to_json
-    from bdpvi.releases.account import NOT_PRICED, same_people
+    from bdpvi.releases.account import NOT_PRICED, words_of_account
 
     assert people.path is not None
     spent = _total_cost(people, made.receipt.worst_case.delta)
@@ -141,5 +141,5 @@ def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json:
         f"For the owner only: everything spent on this table: {spent or NOT_PRICED}",
         f"Wrote {where['out']}: about {several(made.rows, 'row')}, which may be shared. Keep "
         f"{where['secret']}/ and {people.path} secret",
-        same_people(people.path),
+        *words_of_account(people),
     )

@@ -22,7 +22,7 @@ from bdpvi._ground.chain import Chain, Head, head_of, read, save, whole_file
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Budget, BudgetExceededError
 from bdpvi.privacy.assumptions import Assumption
-from bdpvi.privacy.book import ROW, check_terms, follow, tally
+from bdpvi.privacy.book import NOTHING, ROW, check_terms, follow, tally
 from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.entry import RESERVED, Charge, Entry, Note
 from bdpvi.privacy.event import Event, for_unit, neighbours_of
@@ -153,6 +153,31 @@ class Ledger(StoredBook):
         with self.locked():
             if digest not in self.book().fits:
                 self._write({"fit": digest})
+
+    def raise_budget(self, budget: Budget) -> None:
+        """Raise the budget, on record: a line says when, and to what.
+
+        Raises:
+            ValueError: if there is none, or this is not above it.
+
+        >>> ledger = Ledger(budget=Budget(1.0))
+        >>> ledger.raise_budget(Budget(3.0))
+        >>> ledger.budget, len(ledger.book().raised)
+        (Budget(epsilon=3.0, delta=1e-05), 1)
+        """
+        with self.locked():
+            now = self.budget
+            if now is None or now == NOTHING:
+                raise ValueError(
+                    f"budget={budget.epsilon:g}: the account has "
+                    + ("no budget to raise" if now is None else "lost charges, and stays closed")
+                )
+            if budget.delta != now.delta or budget.epsilon <= now.epsilon:
+                raise ValueError(
+                    f"budget={budget.epsilon:g} at δ = {budget.delta:g} must be above "
+                    f"ε = {now.epsilon:g} at δ = {now.delta:g}: a budget is only raised"
+                )
+            self._write({"raised": f"{Note.now().time} {budget.epsilon!r} {budget.delta!r}"})
 
     def holds(self, digest: str) -> bool:
         """Return whether the fit with this digest was saved with this ledger."""
@@ -294,6 +319,7 @@ class Ledger(StoredBook):
             raise BudgetExceededError(
                 f"{what} would bring the total to {total or 'no finite ε'}, over the budget of ε = "
                 f"{limit.epsilon:g} at δ = {limit.delta:g}. Nothing was charged; {self.history()}"
+                + (f"; `bdpvi account {self.path} --budget E` raises it" if self.path else "")
             )
 
     def affordable(self, event: Event, most: int) -> int:

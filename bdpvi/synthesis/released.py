@@ -50,7 +50,7 @@ def synthesize(
     target: str | None = None,
     *,
     epsilon: float,
-    delta: float = 1e-6,
+    delta: float = 1e-5,
     settings: Counts | None = None,
     unit: str | Unit | None = None,
     ledger: Ledger | Transaction | str | os.PathLike[str] | None = None,
