@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from torch.utils._pytree import tree_map
 
 from bdpvi._ground.host import HOST
 from bdpvi._ground.types import PrivacyUtilityWarning
-from bdpvi._ground.undropped import Undropped, filled
+from bdpvi._ground.undropped import Undropped
 from bdpvi.networks.gradients import (
     Batch,
     Each,
@@ -108,20 +107,10 @@ class TrialRun:
 def still(batch: Batch) -> Iterator[None]:
     """Replace every random number that a module draws by the same constant."""
     device = batch[1].device
-    with (
-        fork_random_state(device),
-        torch.autocast(device.type, enabled=False),
-        _Still(),
-    ):
+    autocast = torch.autocast(device.type, enabled=False)
+    with fork_random_state(device), autocast, Undropped(0.5):
         torch.manual_seed(0)
         yield
-
-
-class _Still(Undropped):
-    """Makes dropout drop nothing, and turns all other random numbers into constants."""
-
-    def replacement(self, out: Any) -> Any:
-        return filled(out, 0.5)
 
 
 def _first(error: Exception) -> str:

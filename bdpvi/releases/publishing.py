@@ -11,7 +11,7 @@ from bdpvi._ground.validate import why
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.places import Places
 from bdpvi.releases import intent
-from bdpvi.releases.intent import Begun
+from bdpvi.releases.intent import Intent
 from bdpvi.releases.transaction import Transaction
 
 
@@ -45,7 +45,7 @@ def work_at(
     price: Mapping[str, float],
     ledger: Path,
     own: bool = False,
-) -> Iterator[tuple[Begun, Ledger]]:
+) -> Iterator[tuple[Intent, Ledger]]:
     """Hold the secret folder; yield its work for this table and these options, and its ledger.
 
     Any error reports what was charged and how to resume. If nothing was charged, nothing is left.
@@ -68,9 +68,9 @@ def work_at(
             people.remember(where.secret / intent.HEAD)
             yield work, people
         except BaseException as error:
-            charged = _is_charged(work, people)
+            charged = work.charged(people)
             if not charged and not own:
-                work.abandon(people)
+                work.abandon()
             told = _explain_error(error, work, people, where.secret, charged=charged)
             if told is error:
                 raise
@@ -78,7 +78,7 @@ def work_at(
 
 
 def transaction(
-    work: Begun, people: Ledger, what: str, out: Path, *, alone: bool = False
+    work: Intent, people: Ledger, what: str, out: Path, *, alone: bool = False
 ) -> Transaction:
     """Return the transaction of a work, which repeats what it has charged.
 
@@ -120,14 +120,8 @@ def same(path: Path, content: bytes) -> None:
         raise ValueError(f"{str(shown)!r} exists already; nothing is overwritten")
 
 
-def _is_charged(work: Begun, people: Ledger) -> bool:
-    if not work.intent.key:
-        return True
-    return any(entry.of == work.secret.work for entry in people.entries())
-
-
 def _explain_error(
-    error: BaseException, work: Begun, people: Ledger, folder: Path, *, charged: bool
+    error: BaseException, work: Intent, people: Ledger, folder: Path, *, charged: bool
 ) -> BaseException:
     """Return the error, with what was charged and how to go on."""
     words = "nothing was charged; the same command starts again"
