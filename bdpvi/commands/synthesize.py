@@ -129,7 +129,7 @@ def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json:
         secret = {
             "folder": where["secret"],
             "ledger": people.path,
-            "spent": spent and to_json(spent),
+            "spent": to_json(spent),
         }
         public = {"out": where["out"], "rows": made.rows, "receipt": to_json(made.receipt)}
         outputs.say(store.json_text({"public": public, "secret": secret}))

@@ -75,13 +75,12 @@ def summarised(
 ) -> Summary:
     """Return the summary; see :meth:`bdpvi.Release.summary`."""
     validate.probability("level", level)
-    names, scales = _names(release)
     chosen: tuple[Compared, ...] = ()
     if reference:
         encoding = release.encoding if _of_features(release) else None
         chosen = compared(encoding, _columns(release) if encoding else (), reference)
     made = _of_estimate if release.estimate is not None else _of_draws
-    rows = made(release, level, names, scales, chosen)
+    rows = made(release, level, chosen)
     given_levels = "".join(f". {one.column!r} is compared with {one.level!r}" for one in chosen)
     ratio = getattr(release.model, "ratio", "")
     given: dict[str, Any] = {"level": level, "ratio": ratio, "odds": odds}
@@ -121,18 +120,12 @@ def _quantile(level: float) -> float:
     return float(ndtri((1 + level) / 2))
 
 
-def _of_estimate(
-    release: Published,
-    level: float,
-    names: Sequence[str],
-    scales: Sequence[float],
-    chosen: Sequence[Compared] = (),
-) -> list[Coefficient]:
+def _of_estimate(release: Published, level: float, chosen: Sequence[Compared]) -> list[Coefficient]:
     known = release.estimate
     assert known is not None
     from scipy.special import ndtr  # late: draws without an estimate need none of scipy
 
-    quantile = _quantile(level)
+    quantile, (names, scales) = _quantile(level), _names(release)
     pairs = [(one.places, one.base) for one in chosen]
     turn = contrasts(len(known.mean), _has_intercept(release), pairs)
     means = (turn @ torch.tensor(known.mean, dtype=torch.float64)).tolist()
@@ -182,13 +175,7 @@ def _notes(known: Estimate, turn: Tensor) -> list[str]:
     return result
 
 
-def _of_draws(
-    release: Published,
-    level: float,
-    names: Sequence[str],
-    scales: Sequence[float],
-    chosen: Sequence[Compared] = (),
-) -> list[Coefficient]:
+def _of_draws(release: Published, level: float, chosen: Sequence[Compared]) -> list[Coefficient]:
     weights, measured = _weights(release), torch.tensor(_measured_coefficients(release))
     rows_of = _contrasts(release, weights, measured, chosen)
     values = weights @ rows_of.T
@@ -196,11 +183,10 @@ def _of_draws(
         HIDDEN if bool(((row != 0) & ~measured).any()) else "" if bool(row.any()) else BASE
         for row in rows_of
     ]
+    each = zip(*_names(release), values.mean(0).tolist(), notes, strict=True)
     points = [
         Coefficient(name=name, mean=mean, scale=scale, note=note)
-        for name, mean, scale, note in zip(
-            names, values.mean(0).tolist(), scales, notes, strict=True
-        )
+        for name, scale, mean, note in each
     ]
     if len(values) < FEWEST:
         return points

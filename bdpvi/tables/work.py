@@ -32,8 +32,8 @@ from bdpvi.guides import Laplace
 from bdpvi.privacy.book import ROW
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
-from bdpvi.privacy.places import Places
 from bdpvi.releases import persons
+from bdpvi.releases.publishing import Places
 from bdpvi.releases.table_file import TableFile
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import spread
