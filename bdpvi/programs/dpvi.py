@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Data
 from bdpvi.models.contract import Model
-from bdpvi.releases.row_counts import COUNT
+from bdpvi.programs.settings import Settings
 
 if TYPE_CHECKING:  # settings need not load the training code
-    from typing_extensions import Self
-
     from bdpvi.programs.training import SuitedDPVI
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPVI:
+class DPVI(Settings):
     """Any Pyro model by variational inference with clipped, noisy gradients of single records.
 
     A Gaussian guide is trained as with :class:`bdpvi.PrivateSVI`, with settings from public facts:
@@ -45,41 +41,6 @@ class DPVI:
         progress: whether to show a progress bar.
         counted: whether ``rows`` is a noisy count instead of declared.
     """
-
-    kind: ClassVar[str] = "variational inference"
-
-    rows: float | None = None
-    draws: int = 1000
-    steps: int = 1000
-    batch: float | None = None
-    clip: float | None = None
-    lr: float = 0.05
-    loss: Any = None
-    plate: str | None = None
-    checkpoint: str | Path | None = None
-    progress: bool = False
-    counted: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("rows", "batch", "clip"):
-            if (value := getattr(self, name)) is not None:
-                validate.positive(name, value)
-        validate.positive("lr", self.lr)
-        validate.positive_int("draws", self.draws)
-        validate.positive_int("steps", self.steps)
-
-    @property
-    def count(self) -> float:
-        """Share of μ² for a noisy number of records."""
-        return COUNT if self.rows is None else 0.0
-
-    def of_rows(self, rows: float) -> Self:
-        """Return the route for a table of about ``rows`` records."""
-        return replace(self, rows=max(rows, 1.0), counted=True)
-
-    def training(self, **given: Any) -> Self:
-        """Return the route with these settings of its training."""
-        return replace(self, **given)
 
     def adapt(self, model: Model, data: Data, guide: object) -> SuitedDPVI:
         """Return the route with guide and size, after a test run of model and guide.

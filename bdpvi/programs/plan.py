@@ -13,7 +13,7 @@ from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.programs.descent import GradientClip
-from bdpvi.programs.dpvi import DPVI
+from bdpvi.programs.settings import Settings
 
 if TYPE_CHECKING:
     from bdpvi.releases.route import Allowance
@@ -51,7 +51,7 @@ class DPVIPlan:
     together: int = 1
 
     @classmethod
-    def of(cls, settings: DPVI, size: int, left: Allowance) -> DPVIPlan:
+    def of(cls, settings: Settings, size: int, left: Allowance) -> DPVIPlan:
         """Return the settings, if a record's gradient has ``size`` coordinates."""
         assert settings.rows is not None
         variance = largest_variance(left.epsilon, left.delta) - left.variance

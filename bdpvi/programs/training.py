@@ -38,12 +38,12 @@ from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.course import Course
 from bdpvi.programs.descent import Descent, tell_ignored
-from bdpvi.programs.dpvi import DPVI
 from bdpvi.programs.moments import identified, moments, near_listed, prior_deviations
 from bdpvi.programs.plan import DPVIPlan
 from bdpvi.programs.program import Program, copied
 from bdpvi.programs.reading import read
 from bdpvi.programs.recording import recorded
+from bdpvi.programs.settings import Settings
 from bdpvi.programs.sources import latents_like
 from bdpvi.releases.estimate import Gaussian, Output
 from bdpvi.releases.noisy_sum import NoisySum
@@ -60,7 +60,7 @@ _START = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuitedDPVI(DPVI):
+class SuitedDPVI(Settings):
     """:class:`bdpvi.DPVI` for a model, after a test run of model and guide on dummy records.
 
     Attributes:
@@ -78,7 +78,7 @@ class SuitedDPVI(DPVI):
     amortised: bool = field(default=False, repr=False)
 
     @classmethod
-    def of(cls, settings: DPVI, model: Model, data: Data, guide: object) -> SuitedDPVI:
+    def of(cls, settings: Settings, model: Model, data: Data, guide: object) -> SuitedDPVI:
         """Return the route for a model, as :meth:`bdpvi.DPVI.adapt`."""
         check_steps(guide)
         if (own := getattr(model, "check", None)) is not None:
@@ -86,7 +86,7 @@ class SuitedDPVI(DPVI):
         guide = _usual(model) if guide is None else guide
         holder = Holder(modules_of(model, guide))
         start = {name: value.clone() for name, value in holder.state_dict().items()}
-        given = {one.name: getattr(settings, one.name) for one in fields(DPVI)}
+        given = {one.name: getattr(settings, one.name) for one in fields(Settings)}
         made = cls(**given, guide=guide, size=0, start=start)
         with isolated(typed(latents_like(data), model, guide)), on(HOST):
             program = made._read(model, data)

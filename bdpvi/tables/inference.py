@@ -109,7 +109,7 @@ class Intervals:
 
 def _sized(trained: Any, features: int) -> Any:
     """Return DPVI with the size of its gradients: known once it is suited, two a weight before."""
-    if type(trained) is not DPVI:  # another method's, or suited already
+    if not isinstance(trained, DPVI):
         return trained
     from bdpvi.programs.training import SuitedDPVI
 
