@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi.datasets.columns import distinct_names
+from bdpvi.datasets.columns import Numeric, distinct_names
+from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.terms import Plain, Power
 from bdpvi.releases.content import Published
 from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate
 from bdpvi.releases.references import Compared, compared, contrasts
@@ -67,21 +69,39 @@ _UNTRIED = (
     ". How often intervals hold the truth was measured for this library's regressions alone: to "
     "see it for this model, fit tables that were simulated from it"
 )
+_CENTRES = ". In products and powers numbers are measured from their centres: {}"
 _CLASSES = ". Classes are compared with the first"
 
 
 def summarised(
-    release: Published, level: float, odds: bool, reference: Mapping[str, str] | None = None
+    release: Published,
+    level: float,
+    odds: bool,
+    reference: Mapping[str, str] | None = None,
+    per: Mapping[str, float] | None = None,
 ) -> Summary:
     """Return the summary; see :meth:`bdpvi.Release.summary`."""
     validate.probability("level", level)
+    names, scales = _names(release, per or {})
     chosen: tuple[Compared, ...] = ()
-    if reference:
-        encoding = release.encoding if _of_features(release) else None
+    encoding = release.encoding if _of_features(release) else None
+    stated = encoding.references if encoding else {}
+    for name, level_ in stated.items():
+        if reference and reference.get(name, level_) != level_:
+            raise ValueError(
+                f"reference={name!r}: the formula compares its levels with {level_!r}; fit again "
+                f"with C({name}, Treatment('level'))"
+            )
+    if reference := {**stated, **(reference or {})}:
         chosen = compared(encoding, _columns(release) if encoding else (), reference)
     made = _of_estimate if release.estimate is not None else _of_draws
-    rows = made(release, level, chosen)
+    rows = [
+        row.times(amount / scale, amount)
+        for row, (scale, amount) in zip(made(release, level, names, chosen), scales, strict=True)
+    ]
     given_levels = "".join(f". {one.column!r} is compared with {one.level!r}" for one in chosen)
+    if encoding is not None and (centres := _centres(encoding)):
+        given_levels += _CENTRES.format(centres)
     ratio = getattr(release.model, "ratio", "")
     given: dict[str, Any] = {"level": level, "ratio": ratio, "odds": odds}
     given |= {"coefficients": tuple(rows), "guarantee": str(release.receipt)}
@@ -113,6 +133,18 @@ def summarised(
     return Summary(**given, reliable=known.reliable, reason=reason)
 
 
+def _centres(encoding: Encoding) -> str:
+    """Return the centres of the numbers in a formula's products and powers, in words."""
+    used = {
+        factor.column
+        for term in encoding.terms
+        for factor in term
+        if isinstance(factor, Power) or (isinstance(factor, Plain) and len(term) > 1)
+    }
+    numbers = (c for c in encoding.columns if c.name in used and isinstance(c, Numeric))
+    return ", ".join(f"{column.name} {column.mean:.4g}" for column in numbers)
+
+
 def _quantile(level: float) -> float:
     """Return half the width of a standard normal's central interval."""
     from scipy.special import ndtri
@@ -120,12 +152,17 @@ def _quantile(level: float) -> float:
     return float(ndtri((1 + level) / 2))
 
 
-def _of_estimate(release: Published, level: float, chosen: Sequence[Compared]) -> list[Coefficient]:
+def _of_estimate(
+    release: Published,
+    level: float,
+    names: Sequence[str],
+    chosen: Sequence[Compared] = (),
+) -> list[Coefficient]:
     known = release.estimate
     assert known is not None
     from scipy.special import ndtr  # late: draws without an estimate need none of scipy
 
-    quantile, (names, scales) = _quantile(level), _names(release)
+    quantile = _quantile(level)
     pairs = [(one.places, one.base) for one in chosen]
     turn = contrasts(len(known.mean), _has_intercept(release), pairs)
     means = (turn @ torch.tensor(known.mean, dtype=torch.float64)).tolist()
@@ -134,10 +171,10 @@ def _of_estimate(release: Published, level: float, chosen: Sequence[Compared]) -
     sds = (turn @ known.spread @ turn.T).diagonal().masked_fill(unknown, 0).clamp(min=0).sqrt()
     rows = []
     parts = zip(
-        names, means, sds.tolist(), _sampling(known, turn), scales, _notes(known, turn), strict=True
+        names, means, sds.tolist(), _sampling(known, turn), _notes(known, turn), strict=True
     )
-    for name, mean, sd, sampling, scale, note in parts:
-        row = Coefficient(name=name, mean=mean, scale=scale, note=note)
+    for name, mean, sd, sampling, note in parts:
+        row = Coefficient(name=name, mean=mean, note=note)
         if sd:
             row = replace(
                 row,
@@ -175,7 +212,12 @@ def _notes(known: Estimate, turn: Tensor) -> list[str]:
     return result
 
 
-def _of_draws(release: Published, level: float, chosen: Sequence[Compared]) -> list[Coefficient]:
+def _of_draws(
+    release: Published,
+    level: float,
+    names: Sequence[str],
+    chosen: Sequence[Compared] = (),
+) -> list[Coefficient]:
     weights, measured = _weights(release), torch.tensor(_measured_coefficients(release))
     rows_of = _contrasts(release, weights, measured, chosen)
     values = weights @ rows_of.T
@@ -183,10 +225,9 @@ def _of_draws(release: Published, level: float, chosen: Sequence[Compared]) -> l
         HIDDEN if bool(((row != 0) & ~measured).any()) else "" if bool(row.any()) else BASE
         for row in rows_of
     ]
-    each = zip(*_names(release), values.mean(0).tolist(), notes, strict=True)
     points = [
-        Coefficient(name=name, mean=mean, scale=scale, note=note)
-        for name, scale, mean, note in each
+        Coefficient(name=name, mean=mean, note=note)
+        for name, mean, note in zip(names, values.mean(0).tolist(), notes, strict=True)
     ]
     if len(values) < FEWEST:
         return points
@@ -295,23 +336,39 @@ def _weights(release: Published) -> Tensor:
     return torch.cat([slopes.T, w[:, len(basis) :]], 1)
 
 
-def _names(release: Published) -> tuple[list[str], list[float]]:
-    """Return the names of the coefficients, and the units of the raw columns in one of theirs."""
+def _names(
+    release: Published, per: Mapping[str, float]
+) -> tuple[list[str], list[tuple[float, float]]]:
+    """Return the names of the coefficients; for each the units in one of its features, and shown.
+
+    Raises:
+        ValueError: if ``per`` names anything but a number of the table.
+    """
+    encoding = release.encoding if _of_features(release) else None
+    numbers = [c.name for c in encoding.columns if c.scaled and not c.named] if encoding else []
+    for name, amount in per.items():
+        if name not in numbers:
+            raise ValueError(f"per={name!r} must be a column of numbers: {numbers}")
+        validate.positive(f"per[{name!r}]", amount)
     if not _of_features(release):
         names = [
             name if value.ndim == 1 else f"{name}[{at}]"
             for name, value in release.latents.items()
             for at in range(value[0].numel())
         ]
-        return names, [1.0] * len(names)
+        return names, [(1.0, 1.0)] * len(names)
     names = _columns(release)
-    encoding = release.encoding
-    pairs = zip(encoding.feature_names, encoding.scales, strict=True) if encoding else ()
-    known = {name: sd for name, (_, sd) in pairs}
+    known: dict[str, tuple[float, float]] = {}
+    if encoding is not None:
+        features = encoding.feature_names
+        for block, places in encoding.groups:
+            amount = block.units(per)
+            for place, (_, scale) in zip(places, block.scales, strict=True):
+                shown = amount if block.term or place == places[0] else 1.0
+                known[features[place]] = (scale, shown)
     each = _classes(release)[1:]
     labels = [f"{name}[{label}]" for name in names for label in each] or names
-    repeated = [known.get(name, 1.0) for name in names for _ in each or (0,)]
-    return labels, repeated
+    return labels, [known.get(name, (1.0, 1.0)) for name in names for _ in each or (0,)]
 
 
 def _columns(release: Published) -> list[str]:
