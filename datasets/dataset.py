@@ -352,19 +352,6 @@ def in_arrays(data: object) -> dict[str, Tensor]:
     return dict(zip(names, found, strict=False))
 
 
-def in_memory(data: Data) -> Dataset:
-    """Return the records, for a route that needs each of them.
-
-    Raises:
-        ValueError: if they are in blocks.
-    """
-    if isinstance(data, BlockData):
-        raise ValueError(
-            f"table={data.name!r} is in blocks, and this route needs single records in memory"
-        )
-    return data
-
-
 @dataclass(frozen=True, eq=False)
 class Split:
     """Training and test records of one table, with disjoint ids."""

@@ -103,6 +103,7 @@ class Held(Generic[T]):
     """
 
     in_memory: ClassVar[bool] = True
+    blocks: ClassVar[int] = 1
 
     part: T
 
@@ -112,6 +113,10 @@ class Held(Generic[T]):
     def map(self, f: Callable[..., S], *public: Any) -> Held[S]:
         """Return the records as ``f`` makes them, each part ``f(part, *public)``."""
         return Held(f(self.part, *public))
+
+    def thinned(self, step: int) -> Held[T]:
+        """Do :meth:`Spread.thinned`: the first block is all."""
+        return self
 
     def first(self) -> T:
         """Return the records that are read first: here all."""

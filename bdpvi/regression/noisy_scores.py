@@ -23,7 +23,7 @@ from bdpvi.privacy.left import HIGHEST
 from bdpvi.regression import score_release as noisy_scores
 from bdpvi.regression.score_posterior import FAR, NormalPrior, Posterior
 from bdpvi.regression.score_release import ScorePlan
-from bdpvi.regression.score_start import Joined
+from bdpvi.regression.score_rounds import Joined
 from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate, Output
 from bdpvi.releases.row_counts import COUNT, words_of_rows
 

@@ -30,7 +30,7 @@ from bdpvi.sklearn.inputs import Inputs
 from bdpvi.tables.arrays import Floats
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.rehearsal import MANY, read
-from bdpvi.tables.setup import Remaining, Setup
+from bdpvi.tables.setup import Setup
 
 
 def fit(
@@ -59,7 +59,7 @@ def fit(
     with _work(estimator, people, inputs, y) as work:
         found, target = given, None
         if found is None:
-            left = Remaining.whole(asked.distance, work.ledger.rows_per_unit)
+            left = asked.whole(work.ledger.rows_per_unit)
             found, target = columns.estimate_constants(asked, work.perform, left)
             if caution := found.caution(estimator.epsilon):
                 warnings.warn(caution, PrivacyUtilityWarning, stacklevel=4)

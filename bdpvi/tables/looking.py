@@ -28,7 +28,6 @@ from bdpvi.releases.row_counts import FEWEST, MOST
 from bdpvi.tables.encoded import check, price_of
 from bdpvi.tables.looks import Finding, Price, TableLook, TargetLook
 from bdpvi.tables.request import Machine, Public, Request
-from bdpvi.tables.setup import Remaining
 from bdpvi.tables.sheet import FEW, Column, Totals, persons_of, totals
 from bdpvi.tables.validation import purchase
 
@@ -388,8 +387,7 @@ def _price(
     )
     known = replace(asked, public=public)
     try:
-        left = Remaining.whole(known.distance, asked.rows_of_person)
-        check(known, purchase(known, used), left)
+        check(known, purchase(known, used), known.whole(asked.rows_of_person))
     except TooFewRecordsError as error:
         words = str(error).partition(" Nothing was fitted")[0].rstrip(".")
         return price, [Finding(words, costly=True)]

@@ -17,6 +17,7 @@ from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.identity import Identity
 from bdpvi.datasets.looks import misread, tell_of_misread
 from bdpvi.datasets.objects import in_memory
+from bdpvi.datasets.stored import without_pattern
 from bdpvi.datasets.table import Table, in_blocks
 from bdpvi.datasets.tables import read_file
 from bdpvi.datasets.units import RowLimit, at_most, persons_of, without_unit
@@ -25,7 +26,7 @@ from bdpvi.privacy.book import ROW, check_terms
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import persons, publishing
 from bdpvi.releases.table_file import TableFile
-from bdpvi.tables import encoded, spread
+from bdpvi.tables import encoded
 from bdpvi.tables.rehearsal import rehearse
 from bdpvi.tables.request import Machine, Request
 from bdpvi.tables.rows import PERSON
@@ -123,8 +124,8 @@ def _read(work: Work, table: Any, keyed: bool) -> tuple[Work, Identity | bool]:
         table = Table.of(table, file=file)
         types = asked.public.types or table.schema
         public = replace(asked.public, types=types).in_file(list(table.header), table.file)
-        asked = replace(asked, public=public, name=asked.name or spread.name_of(table))
-        spread.check(asked)
+        asked = replace(asked, public=public, name=asked.name or _name_of(table))
+        _check_blocks(asked)
         return _of_persons(replace(work, table=table, asked=asked, file=table.file)), keyed
     if work.machine.executor is not None:
         raise ValueError("executor: a table in memory needs no workers; leave it out")
@@ -143,6 +144,27 @@ def _read(work: Work, table: Any, keyed: bool) -> tuple[Work, Identity | bool]:
     if work.people.unit == ROW:
         persons.warn_of_repeats(table, ROW, 5)
     return _of_persons(replace(work, frame=table, asked=asked)), identity
+
+
+def _check_blocks(asked: Request) -> None:
+    """Refuse options that need all rows of a table in blocks in memory.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    given = {"from_data": asked.public.from_data, "guarantee": asked.bayesian and asked.guarantee}
+    remedy = "; bdpvi.fit takes guides.Laplace for such a table, as datasets.from_blocks reads it"
+    for name, value in given.items():
+        if value:
+            raise ValueError(
+                f"{name}={value!r:.80}: it needs all rows in memory, and the table is in blocks; "
+                f"leave it out{remedy if name == 'guarantee' else ''}"
+            )
+
+
+def _name_of(table: Table) -> str:
+    """Return the name of the data in reports."""
+    return Path(without_pattern(table.path)).stem if table.path else "data"
 
 
 def _of_persons(work: Work) -> Work:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from bdpvi._ground.host import HOST
 from bdpvi.datasets import made_up
-from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.dataset import Dataset, People
 from bdpvi.datasets.estimates import CATEGORY, NUMBER
-from bdpvi.datasets.made_up import ROWS, MadeUp
+from bdpvi.datasets.made_up import ROWS
 from bdpvi.releases.received import release_of
 from bdpvi.releases.released import Release
 from bdpvi.releases.shared_file import release_bytes
@@ -25,6 +24,9 @@ from bdpvi.releases.transaction import trial_work
 from bdpvi.tables.request import Machine, Request
 from bdpvi.tables.validation import purchase
 from bdpvi.tables.work import Work
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MANY = 1e7
 """The number of rows unless one is declared."""
@@ -56,13 +58,13 @@ def rehearse(work: Work) -> None:
     given |= {"budget": None, "machine": Machine(device="cpu", progress=False)}
     people: dict[str, Any] = {"unit": work.people.unit, "rows_per_unit": work.people.rows_per_unit}
     data = None if work.records is None else _encoded(work.records, brief)
-    tables: Iterable[Any] = _raw(work, brief) if data is None else [None]
-    for table in tables:
+    frames: Iterable[Any] = _raw(work, brief) if data is None else [None]
+    for frame in frames:
         with trial_work(people) as transaction:
             given["people"] = own = People(transaction.ledger, **people)
             given["data"] = None if data is None else data.of_people(own)
-            tried = replace(work, table=table, frame=None, **given)
-            read(tried.perform(transaction), table.frame if data is None else data.x)
+            tried = replace(work, table=None, frame=frame, **given)
+            read(tried.perform(transaction), frame if data is None else data.x)
 
 
 def _encoded(records: Dataset, asked: Request) -> Dataset:
@@ -85,23 +87,18 @@ def _targets(asked: Request) -> list[float]:
     return [middle, middle + 1, middle + most, middle + most + 1]
 
 
-def _raw(work: Work, asked: Request) -> Iterator[MadeUp]:
-    """Yield made-up tables."""
+def _raw(work: Work, asked: Request) -> Iterator[pd.DataFrame]:
+    """Return made-up tables."""
     private, public = purchase(asked, work.header), asked.public
     kinds = dict.fromkeys(work.header, NUMBER)
     kinds |= dict(zip(private.names, private.kinds, strict=True))
     declared = {name: one.names or () for name, one in public.read_by.items()}
-    constants = asked.constants.columns if asked.constants is not None else ()
-    declared |= {
-        constant.name: constant.categories for constant in constants if isinstance(constant, OneHot)
-    }
-    kinds |= {
-        constant.name: CATEGORY if isinstance(constant, OneHot) else NUMBER
-        for constant in constants
-    }
+    for column in asked.constants.columns if asked.constants is not None else ():
+        kinds[column.name] = CATEGORY if column.named else NUMBER
+        known = declared.get(column.name, ())
+        declared[column.name] = getattr(column, "categories", known)
     target: list[object] = [*public.classes] or [*_targets(asked), ""]
     if asked.model is None:
         target = [asked.positive, *(declared.get(asked.target) or ("no", ""))]
     alone = {asked.target: target} | ({public.exposure: [1.0]} if public.exposure else {})
-    for frame in made_up.frames(kinds, declared, alone):
-        yield MadeUp("", tuple(frame.columns), (), work.file, frame=frame)
+    return made_up.frames(kinds, declared, alone)

@@ -30,10 +30,9 @@ from bdpvi.noise.keys import Key
 from bdpvi.releases.released import Release
 from bdpvi.releases.route import Allowance
 from bdpvi.tables.encoded import encode, unpaid
-from bdpvi.tables.inference import Intervals
 from bdpvi.tables.metrics import auc, fraction_correct, log_score
 from bdpvi.tables.rows import Encoded, Rows
-from bdpvi.tables.setup import setup
+from bdpvi.tables.setup import Intervals, setup
 from bdpvi.tables.work import Work
 
 FOLDS, TURNS, FEWEST = 5, 20, 4
