@@ -166,12 +166,10 @@ class SummedObjective:
 
     def __init__(self, plan: ObjectivePlan, parts: Records[Signed]) -> None:
         each = [*parts.each(_sizes)]
-        self.parts, (self.records, _, self.longest, self.sizes) = (
-            parts,
-            reduce(sum_of_results, each),
-        )
+        self.records, _, self.longest, self.sizes = reduce(sum_of_results, each)
         self.additions = depth(len(each)) + depth(max(one[1] for one in each))
-        self.k, self.ridge, self.tolerance = plan.actual_event.residual, plan.ridge, plan.tolerance
+        self.parts, self.k = parts, plan.actual_event.residual
+        self.ridge, self.tolerance = plan.ridge, plan.tolerance
         self.coarse = math.sqrt(plan.facts.weights) * sum_step(plan.sigma)
         self.centre = torch.zeros(plan.facts.weights, dtype=torch.float64)
         self.centre[-1] = plan.facts.centre / CONSTANT

@@ -1,6 +1,4 @@
 """Rounds of noisy scores: the sums of one, their noise, and what later ones take from the first."""
-That is the columns, a start and a metric.
-"""
 
 from __future__ import annotations
 

@@ -25,7 +25,6 @@ from bdpvi import (
 )
 from bdpvi._ground.schema import from_json, to_json
 from bdpvi.datasets import constants_of
-from bdpvi.datasets.dataset import Dataset
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.event import for_unit

@@ -17,7 +17,6 @@ from test_cli import run
 import bdpvi
 from bdpvi import BayesianLinearRegression, BayesianPoissonRegression, Dataset
 from bdpvi.datasets import constants_of
-from bdpvi.datasets.dataset import Dataset
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases.transaction import Transaction
