@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -59,6 +59,7 @@ class Dataset:
     name: str = "data"
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     people: People = field(default_factory=People, repr=False)
+    items: ClassVar[None] = None
 
     @property
     def ledger(self) -> Any:

@@ -312,10 +312,6 @@ def sum_of_results(one: Any, other: Any) -> Any:
     return one + other
 
 
-class _Worker(ValueError):
-    """A sentence about workers, which needs no block's name."""
-
-
 def _sum_of(
     block: Part, steps: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], made_by: str
 ) -> tuple[Any, int]:
@@ -326,7 +322,7 @@ def _sum_of(
     from bdpvi.datasets import digests  # late: settings add nothing up
 
     if (found := version("bdpvi")) != made_by:
-        raise _Worker(
+        raise ValueError(
             f"executor: a worker has bdpvi {found} and this process {made_by}; install the same "
             "version there"
         )
@@ -374,7 +370,8 @@ def _result(block: Part, future: Future[S]) -> S:
 
 def _raise_block_error(block: Part, error: BaseException) -> NoReturn:
     """Raise the error of a block, with its name."""
-    if isinstance(error, _Worker):
+    words = str(error)
+    if words.startswith("executor: "):
         raise error
     if isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker":
         raise ValueError(
@@ -384,7 +381,6 @@ def _raise_block_error(block: Part, error: BaseException) -> NoReturn:
         raise ValueError(
             f"executor: the sum of {block.name} was cancelled; its scheduler may have ended"
         ) from error
-    words = str(error)
     unsent = "pickle", "serialize", "local object"
     if isinstance(error, pickle.PicklingError) or any(one in words for one in unsent):
         raise ValueError(

@@ -29,7 +29,7 @@ from bdpvi.releases.transaction import Transaction, trial_work
 from bdpvi.sklearn.inputs import Inputs
 from bdpvi.tables.arrays import Floats
 from bdpvi.tables.prepared import Prepared
-from bdpvi.tables.rehearsal import MANY, read
+from bdpvi.tables.reading import MANY, try_file
 from bdpvi.tables.setup import Setup
 
 
@@ -90,7 +90,7 @@ def rehearse(
         twin.expected_rows = estimator.expected_rows or MANY
         rows = inputs.made_up()
         fit(twin, rows, np.resize(few, ROWS), people, few, **noted)
-        read(twin.release_, rows.features(twin._encoding([*rows.columns])))
+        try_file(twin.release_, rows.features(twin._encoding([*rows.columns])))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -46,6 +47,7 @@ Perform = Callable[[Mechanism[Any, Any]], Any]
 """Plans, charges and draws, as :meth:`bdpvi.releases.transaction.Transaction.perform` does."""
 WITHOUT = "a target or an exposure is blank or outside the range of the model"
 """Why a row is not used."""
+_COLUMNS: Callable[[Rows], Columns] = attrgetter("columns")
 
 
 def rows_of(frame: pd.DataFrame, asked: Request) -> Rows:
@@ -70,11 +72,6 @@ def usable(frame: pd.DataFrame, asked: Request) -> tuple[Rows, int]:
         frame, y = frame[kept], y[kept]
     persons = frame.index.to_numpy() if frame.index.name == PERSON else None
     return Rows(LazyColumns(frame, types, asked.target), y, persons), int((~kept).sum())
-
-
-def columns_of(rows: Rows) -> Columns:
-    """Return the cells of rows."""
-    return rows.columns
 
 
 def encoded_of(rows: Rows, encoding: Encoding) -> tuple[Tensor, Tensor]:
@@ -117,7 +114,7 @@ class CountCells:
 
     def draw(self, plan: Plan[None], key: Key) -> tuple[float, estimates.Purchase]:
         """Count."""
-        cells = self.rows.map(columns_of)
+        cells = self.rows.map(_COLUMNS)
         return estimates.count(cells, self.purchase, distance=self.distance, key=key)
 
 
@@ -160,7 +157,7 @@ class EstimateConstants:
         """Estimate."""
         charged = digest_of(seal(key))
         return estimates.estimate(
-            self.rows.map(columns_of),
+            self.rows.map(_COLUMNS),
             self.purchase,
             **self.price,
             key=key,

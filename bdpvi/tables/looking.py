@@ -22,7 +22,7 @@ from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import Tally, numbers_in, seems, sign_options
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.stored import files_of
-from bdpvi.datasets.table import ODD, Table, in_blocks
+from bdpvi.datasets.table import ODD, Table, in_blocks, is_path
 from bdpvi.datasets.types import BOOLEAN, NUMBERS, UNUSED, ColumnType
 from bdpvi.releases.row_counts import FEWEST, MOST
 from bdpvi.tables.encoded import check, price_of
@@ -87,7 +87,7 @@ def look(
         public=public if public.types else replace(public, types=rows.schema),
         unit=Unit(unit) if isinstance(unit, str) else unit,
     )
-    alone = isinstance(table, str | os.PathLike) and not in_blocks(table)
+    alone = is_path(table) and not in_blocks(table)
     if machine.executor is None and alone:
         found = look_at_frame(rows.frame(text=True, least=0), asked, written)
     else:
@@ -99,7 +99,7 @@ def look(
 
 def seeming(table: Any, file: FileFormat) -> FileFormat:
     """Return the format that a table, or its first file, seems to have."""
-    if not isinstance(table, str | os.PathLike) or "://" in os.fspath(table):
+    if not is_path(table) or "://" in os.fspath(table):
         return file
     return seems(files_of(os.fspath(table))[0], file)
 

@@ -271,7 +271,7 @@ preprocessing bounds read from this table
                 f"route={type(route).__name__} has a worst-case guarantee, not {guarantee.name}; "
                 "leave route or guarantee out"
             )
-        if isinstance(data, BlockData) and data.items is not None:
+        if data.items is not None:
             raise ValueError(
                 f"data={type(data.items.source).__name__} is read by index, and a guarantee that "
                 "is not worst-case needs tensors, or records of from_blocks"

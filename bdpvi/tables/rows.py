@@ -11,7 +11,6 @@ import numpy as np
 
 from bdpvi.datasets import estimates
 from bdpvi.datasets.cells import Columns
-from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.encoding import Encoding
 
 PERSON = "person's number"
@@ -74,7 +73,7 @@ class Encoded:
         found = [
             repr(column.name)
             for column in self.encoding.columns
-            if isinstance(column, OneHot) and not column.categories and column.name not in declared
+            if not column.features and column.name not in declared
         ]
         if not found:
             return ""

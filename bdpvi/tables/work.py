@@ -34,7 +34,6 @@ from bdpvi.datasets.units import Persons, RowLimit, without_unit
 from bdpvi.guides import Laplace
 from bdpvi.privacy.book import ROW
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.privacy.places import Places
 from bdpvi.releases import persons
 from bdpvi.releases.route import Allowance
@@ -157,12 +156,6 @@ class Work:
         return self.asked.whole(self.people.rows_per_unit)
 
     @property
-    def last_objective(self) -> tuple[PerturbedObjective, ...]:
-        """The event of the last solved release, if there is one."""
-        events = [e for entry in self.people.ledger.entries() for e in entry.events or ()]
-        return tuple([e for e in events if isinstance(e, PerturbedObjective)][-1:])
-
-    @property
     def ledger(self) -> Ledger:
         """The ledger of these people."""
         ledger: Ledger = self.people.of(self.some)
@@ -234,8 +227,7 @@ class Work:
     def _draw_posterior(self, model: Any, data: Data, work: Transaction) -> Release:
         """Return a Bayesian release: draws from the posterior."""
         asked, guarantee, rows = self.asked, self.asked.guarantee, self.asked.public.rows
-        assert isinstance(data, Dataset)
-        where = Training(device=str(data.x.device))
+        where = Training(device=str(data.like[0].device))
         fitted = fit(model, Laplace(model), data, training=where, progress=self.machine.progress)
         fitted.kept.name = work.name
         if isinstance(guarantee, BayesianDP) and guarantee.rows is None and rows is not None:
@@ -252,7 +244,7 @@ class Work:
     def _with_checkpoint(self, chosen: Setup, data: Data, folder: Path | None) -> Setup:
         """Return the setup of a training; on blocks it keeps its state, as reading takes long."""
         checkpoint = None
-        if folder is not None and isinstance(data, BlockData) and chosen.trains:
+        if folder is not None and not data.parts.in_memory and chosen.trains:
             checkpoint = folder / TRAINING
             Checkpoint(checkpoint, {"rows": "in blocks"}).begin()
         chosen = chosen.training(progress=self.machine.progress, checkpoint=checkpoint)
