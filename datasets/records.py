@@ -312,6 +312,13 @@ def sum_of_results(one: Any, other: Any) -> Any:
     return one + other
 
 
+class Largest(float):
+    """A number whose sum with another is the larger of both."""
+
+    def __add__(self, other: float) -> Largest:
+        return Largest(max(self, other))
+
+
 def _sum_of(
     block: Part, steps: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], made_by: str
 ) -> tuple[Any, int]:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground.types import BELOW
-from bdpvi.datasets.records import Held, Records, depth, sum_of_results
+from bdpvi.datasets.records import Held, Largest, Records, depth, sum_of_results
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_step
 from bdpvi.regression.objective_plan import CONSTANT, LAST, ObjectivePlan
@@ -118,16 +118,9 @@ class Signed:
         return cls(signed, weights, longest, float((weights * norms).sum()))
 
 
-class _Largest(float):
-    """A number whose sum with another is the larger of both."""
-
-    def __add__(self, other: float) -> _Largest:
-        return _Largest(max(self, other))
-
-
-def _sizes(part: Signed) -> tuple[int, int, _Largest, float]:
+def _sizes(part: Signed) -> tuple[int, int, Largest, float]:
     """Return what bounds the rounding of sums: N, the number of parts, and the sizes of records."""
-    return len(part.weights), 1, _Largest(part.longest), part.sizes
+    return len(part.weights), 1, Largest(part.longest), part.sizes
 
 
 def _pull(part: Signed, w: Tensor, k: float) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bdpvi.bayesian.mode.classes import Rows, part_of
 from bdpvi.bayesian.optimum.newton import climb
-from bdpvi.datasets.records import Records
+from bdpvi.datasets.records import Largest, Records
 
 EXACT = 1e-6
 """Largest distance of a fit from the mode, in standard deviations."""
@@ -28,16 +28,9 @@ def _crossing(part: Rows, point: Tensor, root: Tensor, reach: float) -> Rows:
     return part.select(part.crossing(point, root, reach))
 
 
-class _Largest(float):
-    """A number whose sum with another is the larger of the two."""
-
-    def __add__(self, other: float) -> _Largest:
-        return _Largest(max(self, other))
-
-
-def _longest(part: Rows, root: Tensor) -> tuple[_Largest, Rows]:
+def _longest(part: Rows, root: Tensor) -> tuple[Largest, Rows]:
     lengths = part.lengths(root)
-    return _Largest(lengths.max() if len(lengths) else 0.0), part.select(slice(0))
+    return Largest(lengths.max() if len(lengths) else 0.0), part.select(slice(0))
 
 
 @dataclass(frozen=True, eq=False)
