@@ -26,7 +26,7 @@ from bdpvi.datasets.records import Held
 from bdpvi.datasets.schema import declared_by
 from bdpvi.datasets.types import NUMBERS, ColumnType
 from bdpvi.datasets.units import at_most
-from bdpvi.tables.arrays import Floats
+from bdpvi.sklearn.base import Floats
 from bdpvi.tables.encoded import Perform, encode
 from bdpvi.tables.request import Public
 from bdpvi.tables.rows import Encoded, Rows
