@@ -96,6 +96,7 @@ class Work:
         if self.table is not None:
             track = bar if self.machine.progress else None
             return self.table.records(self.machine.executor, track=track, what="pass")
+        assert self.frame is not None
         return Copies(self.frame) if self.trial else Held(self.frame)
 
     @cached_property
