@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bdpvi import programs as programs
     from bdpvi import regression as regression
     from bdpvi import releases as releases
+    from bdpvi import score as score
     from bdpvi import synthesis as synthesis
     from bdpvi import tables as tables
     from bdpvi._ground.types import (
@@ -110,6 +111,7 @@ else:
             "programs",
             "regression",
             "releases",
+            "score",
             "sklearn",
             "synthesis",
             "tables",

@@ -40,9 +40,10 @@ from pyarrow import feather, parquet
 
 from bdpvi._ground.outputs import GUARDED
 from bdpvi.datasets.cells import Cells, read_columns
-from bdpvi.datasets.spelling import spell
 from bdpvi.datasets.table import Table
-from bdpvi.datasets.types import BLANK, UNFIT, ColumnType
+from bdpvi.datasets.types import ColumnType
+from bdpvi.score.reading import BLANK, UNFIT
+from bdpvi.score.spelling import spell
 
 TYPES: dict[str, ColumnType | None] = {
     "none": None,

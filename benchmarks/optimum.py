@@ -17,11 +17,12 @@ from bdpvi.bayesian import cost_of
 from bdpvi.bayesian.accounting.draws import GuideDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
-from bdpvi.bayesian.optimum.elbo import Changed, Objective, Point, Records, start
+from bdpvi.bayesian.optimum.elbo import Objective, Point, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.panels import pairs
 from bdpvi.bayesian.optimum.route import Optimum
+from bdpvi.bayesian.optimum.weighted import Changed, Weighted
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank
 from bdpvi.models.quadrature import derivatives
@@ -36,7 +37,7 @@ ROUNDING = 1e-14
 """What rounding costs a refit's mean and covariance, in standard deviations."""
 
 
-def cavity(point: Point, records: Records) -> GaussianPairs:
+def cavity(point: Point, records: Weighted) -> GaussianPairs:
     """Return the full-rank fit against, approximately, the posterior without each record.
 
     Every other record's term stays as it was at the fit (the cavity of expectation propagation).
@@ -54,7 +55,7 @@ def epsilon(panel: Panel, temperature: float) -> Bound:
     return result
 
 
-def refit(point: Point, records: Records, record: int) -> Point:
+def refit(point: Point, records: Weighted, record: int) -> Point:
     """Return the optimum without the record, to where rounding keeps the gradient from halving."""
     removed = Changed(point.objective.records, records.select(slice(record, record + 1)), -1.0)
     changed = Objective(removed, 1.0, diagonal=False)
@@ -95,7 +96,7 @@ def compare(words: str, found: GaussianPairs, exact: GaussianPairs, missed: torc
 def run(name: str, data: Dataset, clip: float, temperature: float, refits: int) -> None:
     model = BayesianLogisticRegression.unweighted(clip=clip)
     data = data.to("cpu")
-    records = Records.of(model, data)
+    records = Weighted.of(model, data)
     guide, rounds = FullRank(model), []
     for _ in range(ROUNDS):
         began = time.perf_counter()

@@ -41,10 +41,11 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser, isolated, run_svi
 from bdpvi.bayesian.neighbours.row_gradients import Step, TracedGradient
-from bdpvi.bayesian.optimum.elbo import Objective, Records, start
+from bdpvi.bayesian.optimum.elbo import Objective, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.panels import pairs
+from bdpvi.bayesian.optimum.weighted import Weighted
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.noise.batches import BatchPlan
 
@@ -119,7 +120,7 @@ def plain_vmap(problem: Problem, rows: int, steps: int) -> None:
 
 def optimum(data: Dataset, guide: type[GaussianGuide]) -> dict[str, float]:
     model = BayesianLogisticRegression(clip=0.5)
-    records, route = Records.of(model, data), Optimum()
+    records, route = Weighted.of(model, data), Optimum()
     objective = Objective(records, model.precision(records.x.shape[1]), guide is MeanField)
     point, fit = timed(lambda: climb(start(objective), route.tolerance)[-1])
 

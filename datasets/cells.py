@@ -6,42 +6,25 @@ of a pandas column depends on all cells; private estimates and releases must not
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpvi.datasets.spelling import BEYOND, SPACE, digits, group, pattern, spell
-from bdpvi.datasets.types import ANY, BLANK, NUMBERS, OK, UNFIT, UNKNOWN, ColumnType
+from bdpvi.score.reading import ANY, BLANK, NUMBERS, OK, UNFIT, UNKNOWN, CellType
+from bdpvi.score.reading import places_of as places_of
+from bdpvi.score.reading import read_cell as read_cell
+from bdpvi.score.spelling import BEYOND, SPACE, group, pattern, spell
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_ANY = ColumnType(kind=ANY)
+_ANY = CellType()
 _MASKED = ("IntegerArray", "FloatingArray", "BooleanArray")
 _MANY = 1000
 """So many texts are read at once where they are numbers."""
-_DOUBLE = re.compile(r"-?\d+(\.\d+)?e[+-]\d+|-?\d{16,}\.0", re.ASCII)
-
-
-def read_cell(
-    value: object, type: ColumnType | None = None, *, declared: Collection[str] = frozenset()
-) -> tuple[float, str, bool]:
-    """Return a cell's number, its label and whether it is blank: the law.
-
-    Args:
-        value: the raw cell.
-        type: the column's declared type; by default the kind ``any``.
-        declared: texts that are values although they look like blanks.
-
-    >>> read_cell(" 1.50 "), read_cell(7), read_cell("M"), read_cell("n/a")
-    ((1.5, '1.5', False), (7.0, '7', False), (nan, 'M', False), (nan, '', True))
-    """
-    number, label, status = (type or _ANY).of_text(spell(value), declared)
-    return number, label, status in (BLANK, UNFIT)
 
 
 class Cells:
@@ -136,7 +119,7 @@ Columns = Mapping[str, Cells]
 
 def read_cells(
     values: pd.Series[Any],
-    type: ColumnType | None = None,
+    type: CellType | None = None,
     *,
     declared: Collection[str] = frozenset(),
 ) -> Cells:
@@ -151,7 +134,7 @@ def read_cells(
 
 
 def read_array(
-    array: Any, type: ColumnType | None = None, *, declared: Collection[str] = frozenset()
+    array: Any, type: CellType | None = None, *, declared: Collection[str] = frozenset()
 ) -> Cells:
     """Read an Arrow array, each cell as :func:`read_cell` reads it."""
     from pyarrow import types
@@ -255,7 +238,7 @@ def _cells(array: Any) -> list[Any]:
         return list(map(one, array))
 
 
-def _one_by_one(array: Any, chosen: ColumnType, declared: Collection[str] = frozenset()) -> Cells:
+def _one_by_one(array: Any, chosen: CellType, declared: Collection[str] = frozenset()) -> Cells:
     """Read each text of an array once, and at last a blank, for the index -1."""
     texts, at = coded(array)
     each = [chosen.of_text(one, declared) for one in (*texts.to_pylist(), None)]
@@ -269,7 +252,7 @@ def _one_by_one(array: Any, chosen: ColumnType, declared: Collection[str] = froz
     return Cells(numbers, names, codes, status=status)
 
 
-def _of_numbers(numbers: NDArray[np.float64], source: Any, chosen: ColumnType) -> Cells | None:
+def _of_numbers(numbers: NDArray[np.float64], source: Any, chosen: CellType) -> Cells | None:
     """Return the cells of typed numbers, NaN for a blank; None if one has to be spelt."""
     codes, status = chosen.codes, None
     whole = np.issubdtype(source.type.to_pandas_dtype(), np.integer)
@@ -283,7 +266,7 @@ def _of_numbers(numbers: NDArray[np.float64], source: Any, chosen: ColumnType) -
     return Cells(numbers, status=status, source=source)
 
 
-def _of_texts(array: Any, chosen: ColumnType) -> Cells | None:
+def _of_texts(array: Any, chosen: CellType) -> Cells | None:
     """Read those of many texts that are numbers at once; None if few differ."""
     from pyarrow import compute
 
@@ -318,27 +301,10 @@ def numbers_of(array: Any, decimal: str, thousands: str) -> NDArray[np.float64]:
     return np.array(compute.cast(plain, pyarrow.float64()).to_numpy(zero_copy_only=False))
 
 
-def places_of(
-    names: Sequence[str], type: ColumnType | None, declared: Collection[str] = frozenset()
-) -> dict[str, int]:
-    """Return the index of each name by its label, "" left out.
-
-    Earlier releases wrote whole numbers from 10¹⁵ and small ones as doubles: those are found too.
-
-    >>> places_of(["1.0", "1e+16", "M"], ColumnType(kind="category"))
-    {'1': 0, '1e+16': 1, 'M': 2, '10000000000000000': 1}
-    """
-    places = {read_cell(one, type, declared=declared)[1]: at for at, one in enumerate(names)}
-    for at, name in enumerate(names):
-        if _DOUBLE.fullmatch(name):
-            places.setdefault(digits(name), at)
-    return {label: at for label, at in places.items() if label}
-
-
 class LazyColumns(Mapping[str, Cells]):
     """A table's columns, each read when it is asked for, by its declared type if it has one."""
 
-    def __init__(self, frame: pd.DataFrame, types: Mapping[str, ColumnType], drop: str) -> None:
+    def __init__(self, frame: pd.DataFrame, types: Mapping[str, CellType], drop: str) -> None:
         self._frame, self._types = frame, types
         self._names = [str(name) for name in frame if name != drop]
         self._read: dict[str, Cells] = {}
@@ -355,17 +321,17 @@ class LazyColumns(Mapping[str, Cells]):
         return len(self._names)
 
 
-def read_columns(frame: pd.DataFrame, types: Mapping[str, ColumnType] | None = None) -> Columns:
+def read_columns(frame: pd.DataFrame, types: Mapping[str, CellType] | None = None) -> Columns:
     """Read a table whose column names are strings, columns of a declared type by it."""
     given = types or {}
     return {str(name): read_cells(frame[name], given.get(str(name))) for name in frame}
 
 
-def series_of(values: pd.Series[Any], type: ColumnType | None) -> pd.Series[Any]:
+def series_of(values: pd.Series[Any], type: CellType | None) -> pd.Series[Any]:
     """Return a column as its type reads it: numbers, or names with None for a blank.
 
     >>> import pandas as pd
-    >>> series_of(pd.Series(["1,5", "?"]), ColumnType(kind="number", decimal=",")).tolist()
+    >>> series_of(pd.Series(["1,5", "?"]), CellType(kind="number", decimal=",")).tolist()
     [1.5, nan]
     """
     import pandas as pd

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,8 +12,9 @@ from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.cells import Cells, places_of, read_cell, read_cells
+from bdpvi.datasets.cells import Cells, places_of, read_cells
 from bdpvi.datasets.types import ColumnType
+from bdpvi.score.reading import CellType, buckets_of, common, levels_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,21 +42,14 @@ def label(value: object) -> str:
 def _places(
     names: tuple[str, ...],
     values: pd.Series[Any],
-    type: ColumnType | None = None,
-    guess: ColumnType | None = None,
+    type: CellType | None = None,
+    guess: CellType | None = None,
 ) -> Encoded:
     """Return each cell's index among names of categories, NaN if it is none, and the blanks."""
-    if type is None and len({read_cell(name, declared=names)[1] for name in names}) < len(names):
-        type = ColumnType(kind="category")  # 7 and 07 would be one number
+    type, places = levels_of(names, type)
     cells = read_cells(values, type or guess, declared=frozenset(names))
-    places = {_common(one, type): at for one, at in places_of(names, type, names).items()}
-    each = (places.get(_common(name, type), np.nan) for name in cells.names)
+    each = (places.get(common(name, type), np.nan) for name in cells.names)
     return np.array([*each, np.nan], dtype=np.float64)[cells.codes], cells.blank
-
-
-def _common(name: str, type: ColumnType | None) -> str:
-    """Return a name in a common spelling: files may have TRUE where pandas has True."""
-    return name.capitalize() if type is None and name.lower() in ("true", "false") else name
 
 
 def some(values: tuple[str, ...], most: int = 8) -> str:
@@ -274,9 +267,8 @@ class Hashed:
         """Return the features, (N, buckets + 1), the last of which is for a blank."""
         table = np.zeros((len(cells.names) + 1, self.buckets + 1))
         for row, name in enumerate(cells.names):
-            digest = hashlib.sha256(name.encode()).digest()
-            for part in (digest[:8], digest[8:16]):
-                table[row, int.from_bytes(part, "big") % self.buckets] += math.sqrt(0.5)
+            for place in buckets_of(name, self.buckets):
+                table[row, place] += math.sqrt(0.5)
         table[-1, -1] = 1.0  # for the code -1
         return np.asarray(table[cells.codes])
 
@@ -295,6 +287,26 @@ def no_numbers(values: pd.Series[Any], bad: NDArray[np.bool_]) -> str:
     return (
         f"column {values.name!r} has {several(int(bad.sum()), 'value')} no finite number, "
         f"the first is {label(values.iloc[at])!r} in row {values.index[at]}"
+    )
+
+
+def blanks(values: pd.Series[Any], blank: NDArray[np.bool_]) -> str:
+    """Return the positions of a column's blanks, in words."""
+    return (
+        f"column {values.name!r} has {several(int(blank.sum()), 'missing value')}, the first in "
+        f"row {values.index[int(blank.argmax())]}"
+    )
+
+
+def not_known(column: Column, values: pd.Series[Any], strange: NDArray[np.bool_]) -> str:
+    """Return the values of a column that are unknown to its encoding, in words."""
+    at = int(strange.argmax())
+    others = values[strange].nunique() - 1
+    return (
+        f"column {column.name!r} has the value {label(values.iloc[at])!r} in row "
+        f"{values.index[at]}, which is not among its categories "
+        f"{some(getattr(column, 'categories', ()))}"
+        + (f", and {several(others, 'further value')}" if others else "")
     )
 
 

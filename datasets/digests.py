@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpvi.datasets.spelling import spell
+from bdpvi.score.spelling import spell
 
 if TYPE_CHECKING:
     import pandas as pd

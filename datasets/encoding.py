@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +21,22 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
-from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import from_json, to_json
 from bdpvi.datasets.cells import Columns, read_columns
 from bdpvi.datasets.columns import (
     Column,
     Numeric,
     Ordinal,
+    blanks,
     distinct,
     distinct_names,
-    label,
     no_numbers,
+    not_known,
     some,
 )
 from bdpvi.datasets.columns import with_text_names as with_text_names
 from bdpvi.datasets.origin import Origin
+from bdpvi.datasets.terms import Features, Term, features_of, joined, of_terms, references_of
 from bdpvi.datasets.types import ColumnType
 
 if TYPE_CHECKING:
@@ -68,6 +70,8 @@ class Encoding:
         besides: the other origins.
         purchases: digests of the charges for privately estimated constants, as in
             :attr:`bdpvi.privacy.entry.Entry.purchase`.
+        terms: the terms of a formula; by default each column is one. Each number has its sign of
+            a blank once.
 
     Raises:
         ValueError: if there are no columns, a name repeats, or origins and purchases do not fit.
@@ -97,6 +101,7 @@ class Encoding:
     origin: Origin = Origin.PUBLIC
     besides: tuple[Origin, ...] = ()
     purchases: tuple[str, ...] = ()
+    terms: tuple[Term, ...] = field(default=(), metadata={"absent": ()})
 
     def __post_init__(self) -> None:
         validate.choice("unknown", self.unknown, UNKNOWN)
@@ -114,6 +119,11 @@ class Encoding:
         # With "other" names of categories may come from private counts.
         if none := [c.name for c in self.columns if self.unknown != "other" and not c.features]:
             raise ValueError(f"column {none[0]!r} must have at least one category")
+        if self.terms:
+            used = {factor.column for term in self.terms for factor in term}
+            if not used <= {c.name for c in self.columns}:
+                raise ValueError(f"terms must be of the columns, got {used!r:.200}")
+            _ = self.blocks
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -123,14 +133,31 @@ class Encoding:
         >>> Encoding((OneHot("a", ("b",)), Numeric("a=b", 0.0, 1.0)), "By law.").feature_names
         ('a=b', 'a=b (2)')
         """
-        return distinct_names(name for column in self.columns for name in self.of_column(column))
+        return distinct_names(name for block in self.blocks for name in block.names)
+
+    @cached_property
+    def blocks(self) -> tuple[Features, ...]:
+        """The features of each column, or of each term, in order."""
+        every = self.unknown == "other"
+        plain = (features_of(c, self.of_column(c), every or c.missing) for c in self.columns)
+        return of_terms(self.terms, tuple(plain))
+
+    @property
+    def groups(self) -> tuple[tuple[Features, tuple[int, ...]], ...]:
+        """Each block with the numbers of its features."""
+        ends = accumulate((len(block.names) for block in self.blocks), initial=0)
+        pairs = zip(self.blocks, pairwise(ends), strict=True)
+        return tuple((block, tuple(range(*end))) for block, end in pairs)
+
+    @property
+    def references(self) -> dict[str, str]:
+        """Reference levels of a formula's categories: those stated, and those of products."""
+        return references_of(self.terms, self.columns)
 
     @property
     def places(self) -> dict[str, tuple[int, ...]]:
-        """Numbers of the features of each column, in order."""
-        ends = accumulate((len(self.of_column(column)) for column in self.columns), initial=0)
-        pairs = zip(self.columns, pairwise(ends), strict=True)
-        return {one.name: tuple(range(*ends)) for one, ends in pairs}
+        """Numbers of the features of each column that is a term, in order."""
+        return {b.column.name: places for b, places in self.groups if b.column is not None}
 
     @property
     def one_hot(self) -> tuple[tuple[int, ...], ...]:
@@ -140,9 +167,10 @@ class Encoding:
         >>> Encoding((OneHot("sex", ("F", "M")), OneHot("job", ("a",))), "By law.").one_hot
         ((0, 1), (2,))
         """
-        places = self.places
         return tuple(
-            places[column.name] for column in self.columns if column.named and not column.scaled
+            places
+            for block, places in self.groups
+            if block.column is not None and block.column.named and not block.column.scaled
         )
 
     @property
@@ -154,8 +182,22 @@ class Encoding:
         >>> Encoding((OneHot("sex", ("F", "M")), age), "By law.", unknown="other").numbers
         (4,)
         """
-        places = self.places
-        return tuple(places[column.name][0] for column in self.columns if column.scaled)
+        return tuple(
+            places[0]
+            for block, places in self.groups
+            if block.column is not None and block.column.scaled
+        )
+
+    @property
+    def smooth(self) -> tuple[int, ...]:
+        """Column numbers of the features of terms of numbers alone, such as splines, in order."""
+        scaled = {column.name for column in self.columns if column.scaled}
+        return tuple(
+            place
+            for block, places in self.groups
+            for place in places
+            if block.term and all(factor.column in scaled for factor in block.term)
+        )
 
     @property
     def scales(self) -> tuple[tuple[float, float], ...]:
@@ -165,13 +207,7 @@ class Encoding:
         >>> Encoding((Numeric("age", 40.0, 10.0), OneHot("sex", ("F", "M"))), "By law.").scales
         ((40.0, 10.0), (0.0, 1.0), (0.0, 1.0))
         """
-        found: list[tuple[float, float]] = []
-        for column in self.columns:
-            found += [
-                *column.scales,
-                *[(0.0, 1.0)] * (len(self.of_column(column)) - len(column.scales)),
-            ]
-        return tuple(found)
+        return tuple(scale for block in self.blocks for scale in block.scales)
 
     def of_column(self, column: Column) -> tuple[str, ...]:
         """Return the names of a column's features."""
@@ -265,7 +301,7 @@ class Encoding:
             if strange.any() and column.kind == Numeric.kind:
                 problems.append(no_numbers(frame[name], strange))
             elif strange.any():
-                lines.append(_not_known(column, frame[name], strange))
+                lines.append(not_known(column, frame[name], strange))
         if self.unknown == "refuse":
             problems += [f"{line}; {_BASE}" for line in lines]
         if problems:
@@ -305,7 +341,7 @@ class Encoding:
         self, frame: pd.DataFrame, guess: ColumnType | None = None
     ) -> tuple[Tensor, dict[str, NDArray[np.bool_]], dict[str, NDArray[np.bool_]]]:
         """Return the features of rows, 0 for what is unknown; by column the blanks, and what is."""
-        parts: list[NDArray[np.float64]] = []
+        parts: dict[str, NDArray[np.float64]] = {}
         blank, odd = {}, {}
         for column in self.columns:
             name = column.name
@@ -319,8 +355,8 @@ class Encoding:
             if column.missing:
                 features = np.column_stack([features, blank[name]])
                 odd[name] &= ~blank[name]
-            parts.append(features)
-        return torch.from_numpy(np.hstack(parts)), blank, odd
+            parts[name] = features
+        return torch.from_numpy(joined(self.blocks, parts, self.columns)), blank, odd
 
     @on_host
     def whole(self, table: Columns) -> Tensor:
@@ -331,8 +367,8 @@ class Encoding:
         """
         if absent := self._absent(table):
             raise ValueError(f"the table has no column {some(absent)}")
-        parts = [column.encode_cells(table[column.name]) for column in self.columns]
-        return torch.from_numpy(np.hstack(parts))
+        parts = {column.name: column.encode_cells(table[column.name]) for column in self.columns}
+        return torch.from_numpy(joined(self.blocks, parts, self.columns))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the encoding in plain JSON types."""
@@ -360,25 +396,5 @@ def words_of_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} of {name!r}" for name, count in counts.items())
 
 
-def blanks(values: pd.Series[Any], blank: NDArray[np.bool_]) -> str:
-    """Return the positions of a column's blanks, in words."""
-    return (
-        f"column {values.name!r} has {several(int(blank.sum()), 'missing value')}, the first in "
-        f"row {values.index[int(blank.argmax())]}"
-    )
-
-
 def _counts(odd: Mapping[str, NDArray[np.bool_]]) -> dict[str, int]:
     return {name: int(one.sum()) for name, one in odd.items() if one.any()}
-
-
-def _not_known(column: Column, values: pd.Series[Any], strange: NDArray[np.bool_]) -> str:
-    """Return the values of a column that are unknown to its encoding, in words."""
-    at = int(strange.argmax())
-    others = values[strange].nunique() - 1
-    return (
-        f"column {column.name!r} has the value {label(values.iloc[at])!r} in row "
-        f"{values.index[at]}, which is not among its categories "
-        f"{some(getattr(column, 'categories', ()))}"
-        + (f", and {several(others, 'further value')}" if others else "")
-    )

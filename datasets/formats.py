@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bdpvi._ground import validate
-from bdpvi.datasets.spelling import check_date_format, check_signs
+from bdpvi.datasets.types import check_date_format, check_signs
 
 CHARSETS = {"utf-8": "utf-8-sig", "utf-16": "utf-16", "latin-1": "latin-1", "cp1252": "cp1252"}
 

@@ -9,7 +9,7 @@ then one for blanks and one for :data:`OTHER`.
 from __future__ import annotations
 
 import math
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.cells import places_of, read_cells
-from bdpvi.datasets.spelling import later
-from bdpvi.datasets.types import ANY, BOOLEAN, TIMES, ColumnType
+from bdpvi.datasets.types import ColumnType
+from bdpvi.score.reading import ANY, BOOLEAN, TIMES
 
 Codes = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -184,7 +184,7 @@ def written(column: ColumnType, numbers: Floats) -> pd.Series[Any]:
         return at if column.date_format is None else at.dt.strftime(column.date_format)
     if column.kind == "date":
         first = date.fromisoformat(column.since)
-        days = [None if math.isnan(n) else later(first, round(n)) for n in numbers.tolist()]
+        days = [None if math.isnan(n) else _later(first, round(n)) for n in numbers.tolist()]
         if column.date_format is None:
             return pd.Series(pd.to_datetime(pd.Series(days, dtype=object)))
         texts = [None if day is None else day.strftime(column.date_format) for day in days]
@@ -197,3 +197,11 @@ def written(column: ColumnType, numbers: Floats) -> pd.Series[Any]:
     steps = np.clip(steps, least, most) if least <= most else steps
     exponent = Decimal(repr(float(column.step))).normalize().as_tuple().exponent
     return pd.Series(np.round(steps * column.step, max(0, -int(exponent))))
+
+
+def _later(first: date, days: int) -> date:
+    """Return the day so much later, or the first or last that the calendar has."""
+    try:
+        return first + timedelta(days=days)
+    except OverflowError:
+        return date.max if days > 0 else date.min

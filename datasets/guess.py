@@ -12,8 +12,8 @@ from itertools import chain
 
 from bdpvi.datasets.formats import CHARSETS, FileFormat
 from bdpvi.datasets.lines import by_suffix
-from bdpvi.datasets.spelling import day_of, number_of
 from bdpvi.datasets.stored import KINDS, TEXT, Stored, unpacked
+from bdpvi.score.spelling import day_of, number_of
 
 _SEPARATORS = (",", ";", "\t", "|")
 _SIGNS = (

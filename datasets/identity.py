@@ -21,7 +21,7 @@ from scipy import special
 from bdpvi.datasets.cells import array_of, coded, numbers_of
 from bdpvi.datasets.digests import Bits, of_texts
 from bdpvi.datasets.records import sum_of_results
-from bdpvi.datasets.spelling import BLANKS, EXACT, INEXACT, SPACE
+from bdpvi.score.spelling import BLANKS, EXACT, INEXACT, SPACE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,8 +15,9 @@ from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets.cells import Columns, places_of, read_cells
 from bdpvi.datasets.encoding import Encoding, words_of_counts
 from bdpvi.datasets.origin import target_bounds
-from bdpvi.datasets.spelling import number_of
-from bdpvi.datasets.types import BLANK, UNFIT, UNUSED, ColumnType
+from bdpvi.datasets.types import ColumnType
+from bdpvi.score.reading import BLANK, UNFIT, UNUSED
+from bdpvi.score.spelling import number_of
 
 _CLAMPED = 0.01
 """The largest share of clamped targets without a word."""

@@ -18,16 +18,9 @@ from bdpvi._ground import schema, store
 from bdpvi.datasets.columns import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.grid import Codes, Unfit, decode, encode
-from bdpvi.datasets.spelling import spell
-from bdpvi.datasets.types import (
-    ANY,
-    DTYPE,
-    ESTIMATED,
-    ROWS,
-    TIMES,
-    UNUSED,
-    ColumnType,
-)
+from bdpvi.datasets.types import DTYPE, ESTIMATED, ROWS, ColumnType
+from bdpvi.score.reading import ANY, TIMES, UNUSED
+from bdpvi.score.spelling import spell
 
 DTYPES = "levels declared by the data frame's dtypes"
 """Source of a schema; a dtype is public, and no row is read."""

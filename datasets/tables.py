@@ -18,8 +18,9 @@ from torch import Tensor
 
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cell, read_cells, series_of
+from bdpvi.datasets.columns import blanks
 from bdpvi.datasets.dataset import Dataset, People, Split
-from bdpvi.datasets.encoding import Encoding, blanks, with_text_names, words_of_counts
+from bdpvi.datasets.encoding import Encoding, with_text_names, words_of_counts
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import misread, tell_of_misread
 from bdpvi.datasets.measuring import TableOptions, measure_encoding, outcome, whole
@@ -27,9 +28,10 @@ from bdpvi.datasets.origin import DECLARED, MULTILINE, declarations
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.split import add_note, by_coins, experiment, shuffled
 from bdpvi.datasets.table import Table
-from bdpvi.datasets.types import NAMES, UNUSED, types_of
+from bdpvi.datasets.types import types_of
 from bdpvi.datasets.units import at_most, persons_of
 from bdpvi.noise.keys import Key
+from bdpvi.score.reading import NAMES, UNUSED
 
 _SHOWN = 20
 """Largest number of columns listed in a message."""

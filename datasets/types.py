@@ -8,45 +8,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import date, datetime, timezone
+from datetime import date
 from functools import cached_property
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from bdpvi._ground import validate
-from bdpvi.datasets.spelling import (
-    BLANKS,
-    EXACT,
-    INEXACT,
-    check_date_format,
-    check_signs,
-    day_of,
-    digits,
-    instant_of,
-    plain_of,
-    printable_label,
-    spell,
-)
+from bdpvi.score.reading import ANY, KINDS, NAMES, NUMBERS, TIMES, CellType
+from bdpvi.score.spelling import day_of, printable_label, spell
 
-OK, BLANK, UNFIT, UNKNOWN = range(4)
-"""The status of a cell: a value, a blank, no value of its type, none of the declared levels."""
-ANY = "any"
-TIMES = ("date", "datetime")
-NUMBERS = ("number", "integer", *TIMES)
-NAMES = ("category", "code", "boolean", "ordered")
-UNUSED = ("identifier", "text")
-KINDS = (*NUMBERS, *NAMES, *UNUSED, ANY)
-BOOLEAN = ("False", "True")
 DECLARED, DTYPE, ESTIMATED, ROWS = ORIGINS = ("declared", "dtype", "estimated", "rows")
 """Where levels and bounds are from: their owner, a data frame's dtype, private estimates, rows."""
 MOST_LEVELS = 1000
-_WORDS = (("false", "no", "n", "f", "0"), ("true", "yes", "y", "t", "1"))
-"""What a cell of kind boolean may say, in lower case, unless spellings are declared."""
-_PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?", re.ASCII)
-_LEVEL = re.compile(r"-?\d+(\.\d*)?", re.ASCII)
 _OTHER_SPELLING = re.compile(r"[+-]?(0\d+\.?\d*|[\d.]+[eE][+-]?\d+)|\+\d.*")
 """Numbers that are not in their usual spelling, such as codes may have."""
 _FITS: dict[str, tuple[str, ...]] = {
@@ -74,7 +49,7 @@ def _absent(value: Any, **more: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnType:
+class ColumnType(CellType):
     """The declared type of a column. All of it is public, unless it is from the rows.
 
     Attributes:
@@ -253,25 +228,6 @@ class ColumnType:
         distinct = len({*labels}) == len(labels) or not all(labels)
         return None if distinct else ColumnType(kind="category", levels=levels)
 
-    @property
-    def signs(self) -> tuple[str, str]:
-        """The decimal sign and the sign between groups of digits."""
-        groups = self.thousands or ""
-        return self.decimal or ("," if groups == "." else "."), groups
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        """The levels; those of a Boolean are False and True unless it has its own."""
-        return BOOLEAN if self.levels is None and self.kind == "boolean" else self.levels
-
-    @cached_property
-    def _spelt(self) -> dict[str, str]:
-        """The level of each declared text."""
-        result = {one: one for one in self.names or ()}
-        for level, some in self.spellings.items():
-            result |= dict.fromkeys(some, level) | {level: level}
-        return result
-
     def in_file(self, decimal: str, thousands: str, date_format: str) -> ColumnType:
         """Return the type with a file's signs and date format where it has none of its own."""
         if self.kind == "date":
@@ -283,102 +239,30 @@ class ColumnType:
             self, decimal=decimal if groups or decimal != "." else None, thousands=groups
         )
 
-    @cached_property
-    def _by_number(self) -> dict[str, str]:
-        """The level of a number, where one level alone is that number."""
-        at = [(digits(one), one) for one in self.names or () if _LEVEL.fullmatch(one)]
-        counts = Counter(number for number, _ in at)
-        return {number: one for number, one in at if counts[number] == 1}
 
-    @cached_property
-    def declared_blanks(self) -> frozenset[str]:
-        """Declared blanks, as written, and as labels of numbers or names."""
-        codes = {*(self.blank or ()), *self.missing}
-        found = [] if self.kind in TIMES else [self._value(code) for code in codes if code]
-        labels = {one[1] for one in found if one is not None}
-        return frozenset(codes) | (labels - self._spelt.keys())
+def check_signs(decimal: str, thousands: str) -> None:
+    """Raise ValueError unless numbers can be written with these signs."""
+    validate.choice("decimal", decimal, (".", ","))
+    validate.choice("thousands", thousands, ("", ".", ",", " ", "'", "_"))
+    if decimal == thousands:
+        raise ValueError(f"thousands={thousands!r} is the decimal sign too: is decimal missing?")
 
-    @cached_property
-    def codes(self) -> tuple[float, ...]:
-        """The numbers among the declared blanks, in a column of numbers."""
-        found = (self._number(one) for one in {*(self.blank or ()), *self.missing} if one)
-        return tuple(one[0] for one in found if one is not None and math.isfinite(one[0]))
 
-    def of_text(
-        self, text: str | None, declared: Collection[str] = frozenset()
-    ) -> tuple[float, str, int]:
-        """Return the number, the label and the status of a cell by its canonical text.
+def check_date_format(date_format: str | None) -> None:
+    """Raise ValueError unless a day can be written and read in this format."""
+    if date_format:
+        day = date(2001, 12, 31)
+        if day_of(_strftime(day, date_format), date_format) != day:
+            raise ValueError(
+                f"date_format={date_format!r} must have a year, a month and a day, such as %d.%m.%Y"
+            )
 
-        A number is NaN unless the kind is that of numbers or ``any``; a label is "" for a blank and
-        for what does not fit.
 
-        Args:
-            text: the text, by :func:`bdpvi.datasets.spelling.spell`.
-            declared: texts that are values although they look like blanks.
-        """
-        bare = (text or "").removeprefix(EXACT)
-        if not text or not bare or bare in self.declared_blanks:
-            return math.nan, "", BLANK
-        values = bare in self._spelt or bare in declared
-        if self.blank is None and not values and bare.lower() in BLANKS:
-            return math.nan, "", BLANK
-        found = self._value(text)
-        if found is None:
-            return math.nan, "", UNFIT
-        number, label = found
-        if self.kind not in TIMES and label in self.declared_blanks:
-            return math.nan, "", BLANK
-        unknown = self.levels is not None and label not in self._spelt
-        return number, printable_label(label), UNKNOWN if unknown else OK
-
-    def _value(self, text: str) -> tuple[float, str] | None:
-        """Return the number and the label of a text; None if it does not fit."""
-        if self.kind in TIMES:
-            number = self._time(text)
-            return None if number is None else (number, digits(repr(number)))
-        if self.kind in NUMBERS or self.kind == ANY:
-            return self._number(text)
-        name = self._name(text.removeprefix(EXACT))
-        return None if name is None else (math.nan, name)
-
-    def _number(self, text: str) -> tuple[float, str] | None:
-        if self.kind != ANY and text in BOOLEAN:
-            return float(text == BOOLEAN[1]), "01"[text == BOOLEAN[1]]
-        plain = plain_of(text, *self.signs, self.symbol or "")
-        number = math.inf if plain is None else float(plain)
-        if plain is not None and math.isfinite(number):
-            if self.kind == "integer" and not number.is_integer():
-                return None
-            return number, (INEXACT if text[0] == INEXACT else "") + digits(plain)
-        return (math.nan, text.removeprefix(EXACT)) if self.kind == ANY else None
-
-    def _time(self, text: str) -> float | None:
-        first = date.fromisoformat(self.since)
-        if self.kind == "date":
-            day = day_of(text, self.date_format)
-            return None if day is None else float((day - first).days)
-        at = instant_of(text, self.date_format, self.zone)
-        start = datetime(first.year, first.month, first.day, tzinfo=timezone.utc)
-        return None if at is None else (at - start).total_seconds()
-
-    def _name(self, text: str) -> str | None:
-        if text in self._spelt:
-            return self._spelt[text]
-        short = digits(text) if _PLAIN.fullmatch(text) else text
-        if self.kind == "boolean":
-            assert self.names is not None
-            if text in BOOLEAN or not self.spellings:
-                for at, words in enumerate(_WORDS):
-                    if short.casefold() in words:
-                        return self.names[at]
-            return None
-        if text[0] == INEXACT and plain_of(text) is not None and self.kind != "text":
-            return None  # several whole numbers
-        if self.kind in UNUSED:
-            return text
-        if self.kind != "code" and short in self._spelt:
-            return self._spelt[short]
-        return self._by_number.get(short) or (text if self.kind == "code" else short)
+def _strftime(day: date, date_format: str) -> str:
+    try:
+        return day.strftime(date_format)
+    except ValueError:
+        return ""
 
 
 def types_of(

@@ -14,8 +14,8 @@ from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cell
-from bdpvi.datasets.spelling import BLANKS, EXACT, INEXACT, printable_label, spell
 from bdpvi.datasets.types import ColumnType
+from bdpvi.score.spelling import BLANKS, EXACT, INEXACT, printable_label, spell
 
 
 def check_dtype(frame: pd.DataFrame, unit: str) -> None:

@@ -17,7 +17,7 @@ from bdpvi.tables import Request
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ["bayesian", "datasets", "federated", "guides", "networks", "privacy", "regression"]
-PACKAGES += ["sklearn", "synthesis", "tables"]
+PACKAGES += ["score", "sklearn", "synthesis", "tables"]
 MOST = {"bdpvi": 40, **{f"bdpvi.{name}": 12 for name in PACKAGES}, "bdpvi.datasets": 14}
 DIRECTIVE = re.compile(r"^\.\. auto(\w+):: ([\w.]+)\n((?:   .*\n)*)", re.MULTILINE)
 

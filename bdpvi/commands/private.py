@@ -48,7 +48,7 @@ GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP"}
 class RequestOptions:
     """What is asked of the table."""
 
-    target: Annotated[str, typer.Option(help=WORDS["target"])] = ""
+    target: Annotated[str, typer.Option("--target", "--formula", help=WORDS["target"])] = ""
     positive: Annotated[str, typer.Option(help=WORDS["positive"])] = ""
     model: Annotated[
         str,

@@ -65,7 +65,7 @@ class SampleOptions:
 
 def rows_text(made: Synthetic, rows: pd.DataFrame) -> bytes:
     """Return the content of a file of rows."""
-    from bdpvi.datasets.types import TIMES
+    from bdpvi.score.reading import TIMES
 
     numbers = {name: one for name, one in made.schema.columns.items() if one.integer}
     whole = {name: "Int64" for name, one in numbers.items() if one.kind not in TIMES}

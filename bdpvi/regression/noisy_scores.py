@@ -215,7 +215,7 @@ def _columns(data: Data) -> tuple[Tensor, Tensor]:
     for group in (*encoding.one_hot, *with_blanks):
         there = [every[at] for at in group if every[at] in places]
         made |= dict.fromkeys(there, places[there[0]] if there else -2)
-    made |= {every[at]: -1 for at in numbers}
+    made |= {every[at]: -1 for at in (*numbers, *encoding.smooth)}
     return used, torch.tensor([*(made[name] for name in names), -1])
 
 

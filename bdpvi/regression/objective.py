@@ -102,7 +102,7 @@ class ObjectivePerturbation:
         if encoding is None:
             return self
         known = Encoding.from_dict(encoding)
-        sources = len(known.columns) if self.sources is None else self.sources
+        sources = len(known.terms or known.columns) if self.sources is None else self.sources
         numbers = known.numbers if self.numbers is None else self.numbers
         seldom = seldom_of(known) if self.seldom is None else self.seldom
         return replace(self, sources=sources, numbers=numbers, seldom=seldom)
@@ -198,14 +198,14 @@ def seldom_of(encoding: Encoding) -> Seldom:
     >>> seldom_of(Encoding(columns, "By law.", unknown="other"))
     ((1, ()), (4, (2, 3)), (5, (2, 3)))
     """
-    groups, end = {places[-1]: places for places in encoding.one_hot}, 0
     found: list[tuple[int, tuple[int, ...]]] = []
-    for column in encoding.columns if encoding.unknown == "other" else ():
-        end += len(encoding.of_column(column))
-        *listed, last = groups.get(end - 1, (end - 1,))
-        if len(listed) > 1:  # the last is other; alone, it is a level like any other
-            found.append((listed.pop(), tuple(listed)))
-        found.append((last, tuple(listed)))
+    hot = encoding.one_hot
+    for block, places in encoding.groups if encoding.unknown == "other" else ():
+        if block.blank:
+            *listed, last = places if places in hot else places[-1:]
+            if len(listed) > 1:  # the last is other; alone, it is a level like any other
+                found.append((listed.pop(), tuple(listed)))
+            found.append((last, tuple(listed)))
     return tuple(found)
 
 

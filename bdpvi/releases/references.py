@@ -58,8 +58,10 @@ def compared(
     groups: dict[str, dict[str, int]] = {}
     if encoding is not None:
         features = encoding.feature_names
-        named = [one for one in encoding.columns if isinstance(one, OneHot)]
-        for one, places in zip(named, encoding.one_hot, strict=True):
+        for block, places in encoding.groups:
+            one = block.column
+            if not isinstance(one, OneHot):
+                continue
             without = len(one.categories) + 2 - len(places)  # of the two, there may be fewer
             levels = distinct_names([*one.categories, *(OTHER, MISSING)[without:]])
             weights = [names.index(features[place]) for place in places]

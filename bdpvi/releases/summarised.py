@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi.datasets.columns import distinct_names
+from bdpvi.datasets.columns import Numeric, distinct_names
+from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.terms import Plain, Power
 from bdpvi.releases.content import Published
 from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate
 from bdpvi.releases.references import Compared, compared, contrasts
@@ -67,6 +69,7 @@ _UNTRIED = (
     ". How often intervals hold the truth was measured for this library's regressions alone: to "
     "see it for this model, fit tables that were simulated from it"
 )
+_CENTRES = ". In products and powers numbers are measured from their centres: {}"
 _CLASSES = ". Classes are compared with the first"
 
 
@@ -77,12 +80,21 @@ def summarised(
     validate.probability("level", level)
     names, scales = _names(release)
     chosen: tuple[Compared, ...] = ()
-    if reference:
-        encoding = release.encoding if _of_features(release) else None
+    encoding = release.encoding if _of_features(release) else None
+    stated = encoding.references if encoding else {}
+    for name, level_ in stated.items():
+        if reference and reference.get(name, level_) != level_:
+            raise ValueError(
+                f"reference={name!r}: the formula compares its levels with {level_!r}; fit again "
+                f"with C({name}, Treatment('level'))"
+            )
+    if reference := {**stated, **(reference or {})}:
         chosen = compared(encoding, _columns(release) if encoding else (), reference)
     made = _of_estimate if release.estimate is not None else _of_draws
     rows = made(release, level, names, scales, chosen)
     given_levels = "".join(f". {one.column!r} is compared with {one.level!r}" for one in chosen)
+    if encoding is not None and (centres := _centres(encoding)):
+        given_levels += _CENTRES.format(centres)
     ratio = getattr(release.model, "ratio", "")
     given: dict[str, Any] = {"level": level, "ratio": ratio, "odds": odds}
     given |= {"coefficients": tuple(rows), "guarantee": str(release.receipt)}
@@ -112,6 +124,18 @@ def summarised(
         given["noise"] = tuple(math.exp(min(end, 700.0)) for end in ends)
     reason = (known.reason + given_levels).removeprefix(". ")
     return Summary(**given, reliable=known.reliable, reason=reason)
+
+
+def _centres(encoding: Encoding) -> str:
+    """Return the centres of the numbers in a formula's products and powers, in words."""
+    used = {
+        factor.column
+        for term in encoding.terms
+        for factor in term
+        if isinstance(factor, Power) or (isinstance(factor, Plain) and len(term) > 1)
+    }
+    numbers = (c for c in encoding.columns if c.name in used and isinstance(c, Numeric))
+    return ", ".join(f"{column.name} {column.mean:.4g}" for column in numbers)
 
 
 def _quantile(level: float) -> float:

@@ -50,6 +50,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     scales: tuple[ArrayLike, ArrayLike] | None = None
     from_data: bool = False
     types: Schema | None = None
+    formula: str = ""
     expected_rows: float | None = None
     rows_per_unit: int = 1
     ledger: str | None = None
@@ -163,8 +164,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             delta=self.delta,
             draws=self.draws,
             public=known,
+            formula=self.formula.rpartition("~")[2],
             **asked,
         )
+        made = made.with_terms([name for name in inputs.columns if name != inputs.target])
         check(made)
         return made
 
@@ -196,6 +199,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         from bdpvi.datasets.origin import declarations
         from bdpvi.tables.request import about
 
+        kinds = {"formula": (self.formula,) if self.formula else (), **kinds}
         names = ("classes", "base_rate", "target_bounds")
         given = {name: getattr(self, name, None) for name in names}
         if (most := getattr(self, "largest", None)) is not None:

@@ -107,8 +107,8 @@ def places(y: pd.Series[Any], classes: NDArray[Any]) -> Floats:
         ValueError: if two classes are read as one label.
     """
     from bdpvi.datasets.cells import read_cell, read_cells
-    from bdpvi.datasets.spelling import spell
     from bdpvi.datasets.types import ColumnType
+    from bdpvi.score.spelling import spell
     from bdpvi.sklearn.inputs import AS_NUMBER
 
     kind = AS_NUMBER

@@ -23,9 +23,10 @@ from bdpvi.datasets.estimates import CATEGORY, NUMBER
 from bdpvi.datasets.given import REMEDY, warn_of_signs
 from bdpvi.datasets.objects import in_memory, rows_of
 from bdpvi.datasets.records import Held
-from bdpvi.datasets.schema import declared_by
-from bdpvi.datasets.types import NUMBERS, ColumnType
+from bdpvi.datasets.schema import Schema, declared_by
+from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import at_most
+from bdpvi.score.reading import NUMBERS
 from bdpvi.sklearn.base import Floats
 from bdpvi.tables.encoded import Perform, encode
 from bdpvi.tables.request import Public
@@ -46,7 +47,6 @@ except ImportError:  # scikit-learn 1.5
 
 
 if TYPE_CHECKING:
-    from bdpvi.datasets.schema import Schema
     from bdpvi.releases.route import Allowance
     from bdpvi.tables.request import Request
 
@@ -197,7 +197,7 @@ class Inputs:
 def _public(asked: Request) -> Encoding:
     """Return the public constants, of all columns."""
     assert asked.constants is not None
-    return replace(asked.constants, unknown="other")
+    return replace(asked.constants, unknown="other", terms=asked.terms)
 
 
 def warn_of_made(values: Floats) -> None:
@@ -297,6 +297,8 @@ def table_of(estimator: Any, X: Any, *, reset: bool = True) -> tuple[pd.DataFram
         types = declared_by(named, types)
     elif types is not None:
         types.of_header([*named.columns])
+    if reset and types is None and estimator.formula:
+        types = Schema(as_numbers(named), "a formula's columns")
     encoded = types is not None if reset else estimator.encoding_ is not None
     usual = [f"x{at}" for at in range(frame.shape[1])]
     shown: Any = np.zeros(frame.shape)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from bdpvi._ground.outputs import one_line, several
 from bdpvi.datasets import grid
-from bdpvi.datasets.types import ANY, DECLARED, DTYPE, ESTIMATED, ROWS, TIMES, ColumnType
+from bdpvi.datasets.types import DECLARED, DTYPE, ESTIMATED, ROWS, ColumnType
+from bdpvi.score.reading import ANY, TIMES
 from bdpvi.synthesis.synthetic import Synthetic
 
 _WIDE = 1.959964

@@ -18,15 +18,7 @@ from bdpvi.datasets.estimates import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.origin import declarations
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.schema import Schema
-from bdpvi.datasets.types import (
-    ANY,
-    MOST_LEVELS,
-    NAMES,
-    NUMBERS,
-    UNUSED,
-    ColumnType,
-    types_of,
-)
+from bdpvi.datasets.types import MOST_LEVELS, ColumnType, types_of
 from bdpvi.datasets.units import RowLimit, at_most
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ROW
@@ -37,6 +29,7 @@ from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.releases.persons import ONE_ROW, warn_of_repeats
+from bdpvi.score.reading import ANY, NAMES, NUMBERS, UNUSED
 from bdpvi.synthesis.counts import Counts, MeasurementPlan
 
 _ANY = ColumnType(levels=tuple(map(str, range(MOST_LEVELS))))

@@ -25,10 +25,11 @@ from bdpvi.datasets.guess import shapes, sign_options
 from bdpvi.datasets.measuring import called_identifier
 from bdpvi.datasets.schema import type_of
 from bdpvi.datasets.sheets import labels_of
-from bdpvi.datasets.spelling import EXACT, spell
 from bdpvi.datasets.table import ODD, Table, in_blocks
-from bdpvi.datasets.types import BLANK, BOOLEAN, NUMBERS, OK, UNFIT, UNKNOWN, UNUSED, ColumnType
+from bdpvi.datasets.types import ColumnType
 from bdpvi.releases.table_file import FROM_DATA, TableFile
+from bdpvi.score.reading import BLANK, BOOLEAN, NUMBERS, OK, UNFIT, UNKNOWN, UNUSED
+from bdpvi.score.spelling import EXACT, spell
 from bdpvi.tables.looking import look_at_frame, seeming
 from bdpvi.tables.looks import TableLook
 from bdpvi.tables.request import Public, Request

@@ -191,7 +191,7 @@ def encode(
     purchase = purchase_of(asked, header)
     if purchase.empty:
         assert asked.constants is not None
-        return Encoded(replace(asked.constants, unknown="other"))
+        return Encoded(replace(asked.constants, unknown="other", terms=asked.terms))
     left = left or asked.whole()
     row = asked.row_distance(left)
     mine = row * math.sqrt(estimates.SHARE)
@@ -216,7 +216,7 @@ def encode(
         _refuse_few(asked, wanted, records, need, left, paid_for)
     second = perform(EstimateConstants(rows, purchase, wanted, price, asked.public.read_by))
     paid = (distance, price["distance"]) if purchase.queries else (distance,)
-    return Encoded(second, paid, records, need)
+    return Encoded(replace(second, terms=asked.terms), paid, records, need)
 
 
 def _plan(*events: Event) -> Plan[None]:
@@ -260,7 +260,7 @@ def price_of(
     public, rows = asked.public.in_file(header, file), asked.rows_of_person
     if asked.person:
         header, public = without_unit(header, asked.person), public.of_unit(asked.person)[1]
-    asked = replace(asked, public=public)
+    asked = replace(asked, public=public).with_terms(header)
     check_request(asked)
     purchase, left = purchase_of(asked, header), asked.whole(rows)
     free = purchase.empty or asked.public.from_data

@@ -23,8 +23,9 @@ from bdpvi.datasets.guess import Tally, numbers_in, seems, sign_options
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.stored import files_of
 from bdpvi.datasets.table import ODD, Table, in_blocks, is_path
-from bdpvi.datasets.types import BOOLEAN, NUMBERS, UNUSED, ColumnType
+from bdpvi.datasets.types import ColumnType
 from bdpvi.releases.row_counts import FEWEST, MOST
+from bdpvi.score.reading import BOOLEAN, NUMBERS, UNUSED
 from bdpvi.tables.encoded import check, price_of
 from bdpvi.tables.looks import Finding, Price, TableLook, TargetLook
 from bdpvi.tables.request import Machine, Public, Request

@@ -27,11 +27,12 @@ from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import Unclear, tell_of_unclear, unclear
 from bdpvi.datasets.records import Spread, sum_of_results
 from bdpvi.datasets.table import LEFT_OUT, ODD, Table
-from bdpvi.datasets.types import ANY, ColumnType
+from bdpvi.datasets.types import ColumnType
 from bdpvi.models.kinds import OfClasses
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.predictions import class_probabilities
 from bdpvi.releases.released import Release
+from bdpvi.score.reading import ANY
 
 _AT_ONCE = 1024
 """Most rows predicted at once."""

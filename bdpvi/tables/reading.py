@@ -94,6 +94,8 @@ def work_of(
     )
     identity: Any
     work, identity = _read(work, table, own is not None or in_use())
+    if asked.formula:
+        work = _of_terms(work)
     check(work.asked)
     _check(work)
     rehearse(work)
@@ -196,6 +198,16 @@ def _of_persons(work: Work) -> Work:
     numbered = kept.groupby(persons_of(kept[unit], kind)).ngroup()
     frame = kept.drop(columns=unit).set_index(numbered.rename(PERSON))
     return replace(work, frame=frame, asked=asked)
+
+
+def _of_terms(work: Work) -> Work:
+    """Return the work with the terms of the request's formula."""
+    if work.data is not None:
+        raise ValueError(
+            f"formula={work.asked.formula!r:.200}: these records are encoded already; give the "
+            "table itself"
+        )
+    return replace(work, asked=work.asked.with_terms(work.header))
 
 
 def _of_records(asked: Request, data: Dataset) -> Request:

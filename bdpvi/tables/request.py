@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # so that a command's help is quick
     from bdpvi.datasets.encoding import Encoding
     from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.schema import Schema
+    from bdpvi.datasets.terms import Term
     from bdpvi.datasets.types import ColumnType
     from bdpvi.models.kinds import OfClasses, OfNumbers
     from bdpvi.releases.route import Allowance
@@ -99,12 +100,12 @@ class Public:
     @cached_property
     def kinds(self) -> dict[str, str]:
         """Columns with declared bounds or levels, or a declared kind, and their kinds."""
-        from bdpvi.datasets.types import ANY
+        from bdpvi.score.reading import ANY
 
         result = dict.fromkeys(self.categorical, "category") | dict.fromkeys(self.numeric, "number")
         if self.constants is not None:
             result |= {
-                column.name: "number" if column.kind == "number" else "category"
+                column.name: "number" if column.kind == "numeric" else "category"
                 for column in self.constants.columns
             }
         if self.types is not None:
@@ -141,8 +142,9 @@ class Request:
     """What is asked of a table: :func:`bdpvi.private` takes the fields.
 
     Args:
-        target: Column to predict, yes or no unless there is a model. Rows with a blank target are
-            left out, independently of each other.
+        target: Column to predict, yes or no unless there is a model; or a formula, such as
+            "sick ~ age * ward + bs(bmi, df=4)", whose columns alone are used. Rows with a blank
+            target are left out, independently of each other.
         positive: Value of the target that counts as 1; all others count as 0.
         epsilon: ε of everything spent on the table, earlier charges included: private preprocessing
             and model. 0.1 is strong, 1 is usual, above 3 is weak.
@@ -163,6 +165,8 @@ class Request:
         unit: Whom ε protects: the column of persons, whose rows are all covered, or a
             :class:`bdpvi.tables.Unit`. A file needs one.
         name: Name of the data in reports; by default that of the file or data set.
+        formula: The formula, if the target is one.
+        terms: Its terms, once the columns are known.
     """
 
     target: str = ""
@@ -176,6 +180,66 @@ class Request:
     public: Public = field(default_factory=Public)
     unit: Unit | None = None
     name: str = ""
+    formula: str = ""
+    terms: tuple[Term, ...] = ()
+
+    def __post_init__(self) -> None:
+        if "~" in self.target:
+            from bdpvi.datasets.formula import target_of
+
+            object.__setattr__(self, "formula", " ".join(self.target.split()))
+            object.__setattr__(self, "target", target_of(self.target))
+
+    def with_terms(self, header: Sequence[str]) -> Request:
+        """Return the request with its formula's terms, of these columns alone.
+
+        Raises:
+            ValueError: naming what the formula, the columns or what is declared of them lack.
+        """
+        if not self.formula or self.terms:
+            return self
+        from bdpvi.datasets.columns import OneHot
+        from bdpvi.datasets.formula import read_formula
+        from bdpvi.datasets.terms import Plain
+
+        public, known = self.public, self.constants
+        if public.from_data:
+            raise ValueError(
+                f"formula={self.formula!r:.200}: it needs public or private bounds; leave out "
+                "from_data (--from-data)"
+            )
+        columns = {column.name: column for column in known.columns} if known else {}
+        levels = {n: one.categories for n, one in columns.items() if isinstance(one, OneHot)}
+        read = read_formula(self.formula, header, levels)
+        if read.exposure and public.exposure not in ("", read.exposure):
+            raise ValueError(f"exposure={public.exposure!r}: the formula's is {read.exposure!r}")
+        if names := [name for name in read.numbers if public.kinds.get(name) == "category"]:
+            raise ValueError(f"formula={self.formula!r:.200}: {names[0]!r} is a category")
+        exposure = public.exposure or read.exposure
+        terms = read.terms
+        if exposure and exposure not in read.columns:
+            terms = (*terms, (Plain(exposure),))
+        used = {*read.columns, exposure, self.target}
+        constants = public.constants
+        if constants is not None:
+            kept = tuple(column for column in constants.columns if column.name in used)
+            constants = replace(constants, columns=kept) if kept else None
+        made = replace(
+            self,
+            terms=terms,
+            public=replace(
+                public,
+                constants=constants,
+                drop=tuple(name for name in header if name not in used),
+                numeric=(*public.numeric, *(n for n in read.numbers if n not in public.kinds)),
+                categorical=[name for name in public.categorical if name in used],
+                exposure=exposure,
+            ),
+        )
+
+        for factor in (factor for term in terms for factor in term):
+            factor.check(columns.get(factor.column))
+        return made
 
     @property
     def number(self) -> int:
@@ -310,6 +374,7 @@ class Request:
         return declarations(
             positive=None if self.positive is None else self.label(self.positive),
             classes=tuple(self.labels),
+            formula=self.formula,
             **({} if public.types is None else public.types.kinds),
             numeric=numeric,
             categorical=categorical,

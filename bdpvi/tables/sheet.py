@@ -15,9 +15,10 @@ import pandas as pd
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import Tally, date_formats, shapes
 from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objection
-from bdpvi.datasets.spelling import spell
 from bdpvi.datasets.table import LEFT_OUT
-from bdpvi.datasets.types import BLANK, BOOLEAN, NUMBERS, UNFIT, ColumnType
+from bdpvi.datasets.types import ColumnType
+from bdpvi.score.reading import BLANK, BOOLEAN, NUMBERS, UNFIT
+from bdpvi.score.spelling import spell
 from bdpvi.tables.looks import ColumnLook, Finding, PersonsLook
 from bdpvi.tables.request import Public, Request
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from bdpvi._ground import validate
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.estimates import Purchase
-from bdpvi.datasets.types import NAMES, NUMBERS, UNUSED
 from bdpvi.models.kinds import OfClasses
+from bdpvi.score.reading import NAMES, NUMBERS, UNUSED
 from bdpvi.tables.request import Request
 
 
@@ -38,6 +38,11 @@ def check(asked: Request) -> None:
         raise ValueError(
             f"positive={asked.positive!r}: say which value of {asked.target!r} counts as 1; it "
             "is not taken from the rows"
+        )
+    if asked.public.exposure and asked.model is None:
+        raise ValueError(
+            f"exposure={asked.public.exposure!r}: it goes with a model of counts (model=, --model "
+            "poisson or negative-binomial)"
         )
     if (asked.intervals or asked.model is not None) and asked.bayesian:
         what = "intervals" if asked.model is None else f"{asked.model.kind} regression"

@@ -29,8 +29,9 @@ from bdpvi.datasets.cells import (
     spell_array,
 )
 from bdpvi.datasets.columns import OneHot
-from bdpvi.datasets.spelling import digits, spell
-from bdpvi.datasets.types import BLANK, OK, UNFIT, UNKNOWN, ColumnType
+from bdpvi.datasets.types import ColumnType
+from bdpvi.score.reading import BLANK, OK, UNFIT, UNKNOWN
+from bdpvi.score.spelling import digits, spell
 
 STAMPS = [pd.Timestamp("2020-01-02"), pd.Timestamp("1960-01-02 03:04:05.000001")]
 CARRIERS: dict[str, Callable[[], pd.Series[Any]]] = {

@@ -27,7 +27,8 @@ from bdpvi.datasets import (
     read_constants,
 )
 from bdpvi.datasets.cells import read_cell, read_cells, series_of
-from bdpvi.datasets.types import UNFIT, ColumnType
+from bdpvi.datasets.types import ColumnType
+from bdpvi.score.reading import UNFIT
 from bdpvi.synthesis import Counts
 from bdpvi.synthesis.synthetic import of_bytes
 

@@ -26,10 +26,11 @@ from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bayesian.neighbours.row_gradients import LogisticGradient, Step, TracedGradient
 from bdpvi.bayesian.neighbours.rows import row_gradient
 from bdpvi.bayesian.optimum.displacements import Terms
-from bdpvi.bayesian.optimum.elbo import Objective, Records, start
+from bdpvi.bayesian.optimum.elbo import Objective, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.search import search
+from bdpvi.bayesian.optimum.weighted import Weighted
 from bdpvi.bench.methods.scores import Clip, RecordScores, euclidean
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.misfits import MisfitError
@@ -146,7 +147,7 @@ def test_panels_are_what_fits_to_the_neighbours_say(guide: type[GaussianGuide]) 
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_series_integrals_done_anew_and_searches_agree(guide: type[GaussianGuide]) -> None:
-    records = Records.of(MODEL, wide())
+    records = Weighted.of(MODEL, wide())
     point = climb(start(Objective(records, PRECISION, guide is MeanField)), 1e-12)[-1]
     expansion = Expansion(point, 1e-12)
     terms = expansion.terms(records)

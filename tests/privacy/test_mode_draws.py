@@ -23,7 +23,7 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.guarantees import BayesianDP, WorstCaseDP
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.mode.objective import LogPosterior, search_mode
-from bdpvi.bayesian.mode.rows import Weighted
+from bdpvi.bayesian.optimum.weighted import Weighted
 from bdpvi.datasets.dataset import People
 from bdpvi.datasets.records import Held
 from bdpvi.guides import FullRank, Laplace
@@ -134,8 +134,8 @@ def test_with_gaussian_mechanisms_by_hand(draws: int, temperature: float, mu: fl
 
 def gaussian_of(model: BayesianLogisticRegression, data: Dataset) -> MultivariateNormal:
     """Return the fit to a table: the mode with the inverse Hessian."""
-    records = Weighted.of((data.x, data.y), model)
-    n = records.z.shape[1]
+    records = Weighted.of(model, data)
+    n = records.x.shape[1]
     start = torch.zeros(n).double()
     peak = search_mode(LogPosterior(Held(records), len(data), model.precision(n), start), start)[-1]
     return MultivariateNormal(peak.point, peak.root @ peak.root.T)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bdpvi._ground.types import BELOW
 from bdpvi.bayesian.gated.gate import Shape
-from bdpvi.bayesian.mode.rows import Weighted
+from bdpvi.bayesian.optimum.weighted import Weighted
 from bdpvi.datasets.records import Records
 from bdpvi.models.family import CONSTANT, LIMIT
 from bdpvi.models.logistic import LogisticLoss
@@ -155,7 +155,7 @@ class Coordinates:
         longest = BELOW * _RADIUS * math.sqrt(self.columns)
         u = u * (longest / lengths).clamp(max=1)[:, None]
         z = torch.cat([u, torch.full((len(u), 1), CONSTANT, dtype=torch.float64)], 1)
-        return Weighted(z * (2 * y - 1)[:, None], _weights(z, self.columns), y, LogisticLoss())
+        return Weighted(z * (2 * y - 1)[:, None], y, _weights(z, self.columns), LogisticLoss())
 
     def weights(self, w: Tensor) -> Tensor:
         """Return weights of x and a column of ones for weights of u, (draws, k + 1)."""

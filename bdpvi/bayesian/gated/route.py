@@ -18,7 +18,7 @@ from bdpvi._ground.types import TooFewRecordsError
 from bdpvi.bayesian.gated.coordinates import Coordinates, enough, norm
 from bdpvi.bayesian.gated.gate import Gate, chances, curvature
 from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Peak, search_mode
-from bdpvi.bayesian.mode.rows import Weighted
+from bdpvi.bayesian.optimum.weighted import Weighted
 from bdpvi.datasets.dataset import Data, Dataset, sample_of_form
 from bdpvi.datasets.records import Records
 from bdpvi.models.contract import Model

@@ -24,81 +24,80 @@ product of the standard deviations, for the third 2.9 times that. So the remaind
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from bdpvi.bayesian.mode.rows import OwnCurvature, Weighed, Weighted, blocks, outer, width
-from bdpvi.bayesian.optimum.packed import indices, monomials, unpack
+from bdpvi.bayesian.optimum.packed import indices, monomials, outer, unpack, width
+from bdpvi.bayesian.optimum.weighted import Weighted, blocks
 from bdpvi.models.family import Family
-from bdpvi.models.multinomial import Softmax
 
 _NARROW = 24
 """Largest number of weights for tensors of degree 3."""
 
 
-def weigh(part: tuple[Tensor, Tensor], model: Family) -> Rows:
+def weigh(part: tuple[Tensor, Tensor], model: Family) -> Weighted:
     """Return records, x and y, transformed by ``model``, in float64 on the host."""
-    if not isinstance(model.loss, Softmax):
-        return Weighted.of(part, model)
-    x, y = (values.double().cpu() for values in part)
-    rows, target = model.terms(x, y)
-    return WeightedClasses(rows, model.record_weights(rows), target.long(), model.loss)
+    kind = WeightedClasses if model.target == "class" else Weighted
+    return kind.of_rows(model, *(values.double().cpu() for values in part))
 
 
-@dataclass(frozen=True, eq=False)
-class WeightedClasses(Weighed):
-    """Records of several predictors; targets are classes."""
+class WeightedClasses(Weighted):
+    """Records of several predictors; marks are classes."""
 
-    loss: Softmax
-
-    cost: ClassVar[float] = 20.0
+    @property
+    def cost(self) -> float:
+        """Work of a pass over a record and a packed entry of F″."""
+        return 20.0
 
     @property
     def most(self) -> int:
         """Largest degree of F″ in displacements: 3, or 2 where tensors would be too large."""
-        return 3 if self.z.shape[1] * self.loss.predictors <= _NARROW else 2
+        return 3 if self.x.shape[1] * self.loss.predictors <= _NARROW else 2
 
     def predictors(self, w: Tensor) -> Tensor:
         """Return zᵀV, (N, K − 1)."""
-        return self.z @ w.view(self.z.shape[1], -1)
+        return self.x @ w.view(self.x.shape[1], -1)
 
-    def derivatives(self, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def directions(self, root: Tensor) -> Tensor:
+        """Return the rows in units of the mode, one for each predictor, (N, K − 1, n)."""
+        by_row = root.view(self.x.shape[1], -1, root.shape[1])
+        return torch.einsum("mn,njr->mjr", self.x, by_row)
+
+    def score(self, b: Tensor) -> Tensor:
+        """Return the loss's gradient at predictors (..., N, K − 1)."""
+        found: Tensor = self.loss.score(b, self.mark.long())
+        return found
+
+    def curvature(self, b: Tensor) -> Tensor:
+        """Return the loss's second derivatives at predictors (N, K − 1), (N, K − 1, K − 1)."""
+        return unpack(moments(b, self.loss.basis, 2).T)
+
+    def sums_at(self, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the records' part of F(w), F′(w) and F″(w)."""
-        value, pull, n = torch.zeros(()).double(), torch.zeros_like(w), self.z.shape[1]
+        value, pull, n = torch.zeros(()).double(), torch.zeros_like(w), self.x.shape[1]
         basis = self.loss.basis
         bend = torch.zeros(width(n, 2), width(basis.shape[1], 2)).double()
         for some in blocks(len(self), width(n, 2) + 2 * self.loss.classes):
             part = self.select(some)
             b = part.predictors(w)
             logs = (b @ basis.T).log_softmax(1)
-            value = value - part.weight @ logs.gather(1, part.y.unsqueeze(1)).squeeze(1)
-            scaled = part.weight.unsqueeze(1) * self.loss.score(b, part.y)
-            pull += (part.z.T @ scaled).flatten()
+            value = value - part.weight @ logs.gather(1, part.mark.long().unsqueeze(1)).squeeze(1)
+            scaled = part.weight.unsqueeze(1) * part.score(b)
+            pull += (part.x.T @ scaled).flatten()
             second = moments(b, basis, 2) * part.weight.unsqueeze(1)
-            bend += outer(part.z).T @ second
+            bend += outer(part.x).T @ second
         return value, pull, _whole(bend, n, basis.shape[1], 2)
 
     def lengths(self, root: Tensor) -> Tensor:
         """Return the largest length of (e_c − e_c′)Q ⊗ z, (N,)."""
-        first, second = torch.tensor(list(combinations(range(self.loss.classes), 2))).T
-        pairs = self.loss.basis[first] - self.loss.basis[second]
-        longest = torch.zeros(len(self)).double()
-        by_row = root.view(self.z.shape[1], -1, root.shape[1])
-        for pair in pairs:
-            found = torch.linalg.vector_norm(
-                self.z @ torch.einsum("njr,j->nr", by_row, pair), dim=1
-            )
-            longest = torch.maximum(longest, found)
+        u, longest = self.directions(root), torch.zeros(len(self)).double()
+        for one, other in combinations(self.loss.basis, 2):
+            along = torch.einsum("mjr,j->mr", u, one - other)
+            longest = torch.maximum(longest, torch.linalg.vector_norm(along, dim=1))
         return longest
-
-    def crossing(self, point: Tensor, root: Tensor, reach: float) -> Tensor:
-        """Return no row: there is no kink."""
-        return torch.zeros(len(self), dtype=torch.bool)
 
     def excess(self, degree: int) -> float:
         """Return the factor of the remainder."""
@@ -110,7 +109,7 @@ class WeightedClasses(Weighed):
 
     def tensors(self, point: Tensor, root: Tensor, degree: int, reach: float) -> tuple[Tensor, ...]:
         """Return the records' part of T₃, T₄, … of F″ up to a degree, each (n(n + 1)/2, ·)."""
-        n, basis = self.z.shape[1], self.loss.basis
+        n, basis = self.x.shape[1], self.loss.basis
         orders, inner = range(3, degree + 3), basis.shape[1]
         raw = {k: torch.zeros(width(n, k), width(inner, k)).double() for k in orders}
         for some in blocks(
@@ -120,7 +119,7 @@ class WeightedClasses(Weighed):
             b = part.predictors(point)
             for k in orders:
                 scaled = moments(b, basis, k) * part.weight.unsqueeze(1)
-                raw[k] += monomials(part.z.T, k) @ scaled
+                raw[k] += monomials(part.x.T, k) @ scaled
         size = len(point)
         bends = []
         row, column = indices(size, 2)
@@ -133,79 +132,25 @@ class WeightedClasses(Weighed):
 
     def _moved_predictors(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
         """Return predictors at displacements (m, n), (m, N, K − 1)."""
-        moves = (x @ root.T).view(len(x), self.z.shape[1], -1)
-        return self.predictors(point) + self.z @ moves
+        moves = (x @ root.T).view(len(x), self.x.shape[1], -1)
+        return self.predictors(point) + self.x @ moves
 
     def pulls(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
         """Return the records' part of the change of F′ at displacements (m, n)."""
-        still = self.loss.score(self.predictors(point), self.y)
-        change = self.loss.score(self._moved_predictors(point, root, x), self.y) - still
+        still = self.score(self.predictors(point))
+        change = self.score(self._moved_predictors(point, root, x)) - still
         scaled = self.weight.unsqueeze(1) * change
-        return (self.z.T @ scaled).flatten(1) @ root
+        return (self.x.T @ scaled).flatten(1) @ root
 
     def bends(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
         """Return the records' part of F″ at displacements (m, n), packed, (m, n(n + 1)/2)."""
-        basis, n = self.loss.basis, self.z.shape[1]
-        square, found, (row, column) = outer(self.z).T, [], indices(len(point), 2)
+        basis, n = self.loss.basis, self.x.shape[1]
+        square, found, (row, column) = outer(self.x).T, [], indices(len(point), 2)
         for b in self._moved_predictors(point, root, x):
             second = moments(b, basis, 2) * self.weight.unsqueeze(1)
             bend = root.T @ _whole(square @ second, n, basis.shape[1], 2) @ root
             found.append(bend[row, column])
         return torch.stack(found)
-
-    def own_curvature(self, point: Tensor, root: Tensor, sign: float) -> OwnCurvature:
-        """Return the neighbours with one of the records each added (1) or removed (−1)."""
-        u = torch.einsum("mn,njr->mjr", self.z, root.view(self.z.shape[1], -1, root.shape[1]))
-        return _Own(u, self.predictors(point), sign * self.weight, self)
-
-
-Rows = Weighted | WeightedClasses
-"""Records as a posterior takes them, and their parts of its derivatives."""
-
-
-def part_of(part: Rows, name: str, *public: Any) -> Any:
-    """Return what a method of the records gives, for a sum over all of them."""
-    return getattr(part, name)(*public)
-
-
-class _Own:
-    """J = I ± ω UᵀL″U, U (m, K − 1, n) of each record, by Woodbury's identity."""
-
-    def __init__(self, u: Tensor, b: Tensor, weight: Tensor, records: WeightedClasses) -> None:
-        self.u, self.b, self.weight, self.records = u, b, weight, records
-        bend = weight[:, None, None] * unpack(moments(b, records.loss.basis, 2).T)
-        gram = u @ u.mT
-        eye = torch.eye(gram.shape[1]).double()
-        # Eigenvalues of ± ω UᵀL″U are those of the square root of UUᵀ times the rest.
-        size, axes = torch.linalg.eigh(gram)
-        half = (axes * size.clamp(min=0).sqrt().unsqueeze(1)) @ axes.mT
-        grown: Tensor = 1 + torch.linalg.eigvalsh(half @ bend @ half)[:, 0]
-        self.start, self.least = torch.zeros_like(u[:, 0]), grown.clamp(min=0.0, max=1.0)
-        near = torch.where(grown > 0.05, 1.0, 0.5)[:, None, None]  # shorter, so it exists
-        self.inverse = torch.linalg.solve(eye + near * bend @ gram, near * bend)
-
-    def _at(self, shift: Tensor) -> Tensor:
-        return self.b + (self.u @ shift.unsqueeze(2)).squeeze(2)
-
-    def pull(self, shift: Tensor) -> Tensor:
-        """Return ±ω UᵀL′."""
-        slope = self.records.loss.score(self._at(shift), self.records.y)
-        pulled: Tensor = self.u.mT @ (self.weight.unsqueeze(1) * slope).unsqueeze(2)
-        return pulled.squeeze(2)
-
-    def bend(self, shift: Tensor) -> Tensor:
-        """Return ±ω UᵀL″U, packed."""
-        second = unpack(moments(self._at(shift), self.records.loss.basis, 2).T)
-        whole = self.u.mT @ (self.weight[:, None, None] * second) @ self.u
-        row, column = indices(whole.shape[1], 2)
-        packed: Tensor = whole[:, row, column].T
-        return packed
-
-    def step(self, gradient: Tensor) -> Tensor:
-        """Return J⁻¹G."""
-        inner = self.inverse @ (self.u @ gradient.unsqueeze(2))
-        less: Tensor = (self.u.mT @ inner).squeeze(2)
-        return gradient - less
 
 
 def moments(b: Tensor, basis: Tensor, degree: int) -> Tensor:

@@ -18,20 +18,27 @@ left out of the tensors, and summed exactly for every neighbour.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from operator import methodcaller
 
 import torch
 from torch import Tensor
 
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.bayesian.mode.classes import Rows, part_of
 from bdpvi.bayesian.mode.objective import Peak
-from bdpvi.bayesian.mode.rows import TINY, Beyond, blocks, first, solve_shifts, width
-from bdpvi.bayesian.optimum.packed import indices, monomials, positions, taylor_weights, unpack
-from bdpvi.datasets.records import Spread
+from bdpvi.bayesian.mode.rows import TINY, OwnTerms, solve_shifts
+from bdpvi.bayesian.optimum.packed import (
+    indices,
+    monomials,
+    pack,
+    positions,
+    taylor_weights,
+    unpack,
+    width,
+)
+from bdpvi.bayesian.optimum.weighted import Weighted, blocks
+from bdpvi.datasets.records import Piece
 
 NEGLIGIBLE, TOLERABLE = 1e-10, 1e-7
 """Limits on the total variation distance of a neighbour's Gaussian from the true one: to accept a
@@ -87,7 +94,7 @@ class Moved:
 
 
 @dataclass(frozen=True, eq=False)
-class Polynomial:
+class ModeExpansion:
     """The derivatives of F at the mode, which give neighbours without the records.
 
     Attributes:
@@ -100,9 +107,36 @@ class Polynomial:
     point: Tensor
     root: Tensor
     longest: float
-    near: Rows
+    near: Weighted
     reach: float
     bends: tuple[Tensor, ...]
+
+    @classmethod
+    def around(cls, mode: Peak, far: Tensor) -> ModeExpansion:
+        """Return the derivatives up to the degree that displacements need.
+
+        Args:
+            mode: the mode.
+            far: displacements to cover, (m,), unless tensors would be too large.
+        """
+        n, near, degree = len(mode.point), mode.none, 1
+        reach = _REACH * float(far.max()) if len(far) else 0.0
+        if math.isfinite(near.loss.kink):
+            near = mode.posterior.near(mode.point, mode.root, reach)
+
+        def lacks(degree: int) -> bool:
+            off = missing(mode.longest * far, far, degree, n, near)
+            return not bool((off <= TOLERABLE).all()) or bool(off.mean() > NEGLIGIBLE)
+
+        def fits(degree: int) -> bool:
+            return width(n, 2) * width(n, degree) <= _ENTRIES
+
+        while degree < near.most and fits(degree + 1) and lacks(degree):
+            degree += 1
+        tensors = methodcaller("tensors", mode.point, mode.root, degree, reach)
+        bends = enumerate(mode.posterior.records.sum(tensors), 1)
+        weighted = tuple(one * taylor_weights(n, k) for k, one in bends)
+        return cls(mode.point, mode.root, mode.longest, near, reach, weighted)
 
     @property
     def degree(self) -> int:
@@ -122,11 +156,19 @@ class Polynomial:
         return raw[place[:, first], column] * taylor_weights(n, degree)
 
     def pull(self, moves: Tensor, degree: int) -> Tensor:
-        """Return the change of F′ at displacements (m, n), by the polynomial for a degree j."""
-        total = moves.T.clone()
+        """Return the change of F′ at displacements (m, n), by the polynomial for a degree j.
+
+        The part of rows near a kink is exact beyond first order, that of :meth:`bend` beyond F″.
+        """
+        total, near = moves.T.clone(), self.near
         for k in range(2, max(degree, 2) + 1):
             total += self.gradients[k] @ monomials(moves.T, k)
         result: Tensor = total.T
+        if len(near):
+            u = near.x @ self.root
+            _, bend = near.slopes(near.x @ self.point, 2)
+            result = result + near.pulls(self.point, self.root, moves)
+            result = result - (near.weight * bend * (moves @ u.T)) @ u
         return result
 
     def bend(self, moves: Tensor, degree: int) -> Tensor:
@@ -135,13 +177,17 @@ class Polynomial:
         total: Tensor = (row == column).double().unsqueeze(1).repeat(1, len(moves))
         for k in range(1, degree + 1):
             total += self.bends[k - 1] @ monomials(moves.T, k)
+        if len(self.near):
+            both = torch.cat([moves, torch.zeros_like(moves[:1])])
+            bends = self.near.bends(self.point, self.root, both).T
+            total += bends[:, :-1] - bends[:, -1:]
         return total
 
-    def neighbours(self, records: Rows, sign: float) -> Moved:
+    def neighbours(self, records: Weighted, sign: float) -> Moved:
         """Return the neighbours with one of the records added (``sign`` 1) or removed (−1)."""
         count, n = len(records), len(self.point)
         moved, todo = Moved.none(count, n), torch.ones(count, dtype=torch.bool)
-        far = FAR * _first_steps(self.point, self.root, records, sign)
+        far = FAR * _first_steps(records, self.point, self.root, sign)
         for degree in range(1, self.degree + 1):
             serves = missing(self.longest * far, far, degree, n, self.near) <= NEGLIGIBLE
             mine = (todo & (serves | (degree == self.degree))).nonzero()[:, 0]
@@ -151,12 +197,12 @@ class Polynomial:
                 moved.write_at(at, self._solve(records.select(at), sign, degree))
         return moved
 
-    def _solve(self, records: Rows, sign: float, degree: int) -> Moved:
+    def _solve(self, records: Weighted, sign: float, degree: int) -> Moved:
         """Return neighbours computed by the polynomial of a degree, with their error bounds."""
         n, place = len(self.point), (self.point, self.root, sign)
-        near, own = Beyond(self.near, self.point, self.root), records.own_curvature(*place)
-        shift, left = solve_shifts(records, place, lambda x: self.pull(x, degree) + near.pulls(x))
-        bent = self.bend(shift, degree) + near.bends(shift) + own.bend(shift)
+        shift, left = solve_shifts(records, place, lambda x: self.pull(x, degree))
+        own = OwnTerms(records, *place)
+        bent = self.bend(shift, degree) + own.bend(shift)
         length = torch.linalg.vector_norm(shift, dim=1)
         off = missing(self.longest * length, length, degree, n, self.near)
         if math.isfinite(self.near.loss.kink):
@@ -164,102 +210,48 @@ class Polynomial:
         return Moved.of(shift, bent, (off + remaining_error(left, self.longest, n)) / own.least)
 
 
-@dataclass(frozen=True, eq=False)
-class _Piece:
-    """Records of some neighbours, to be sent to a worker."""
+def neighbours(mode: Peak, expansion: ModeExpansion, records: Weighted, sign: float) -> Moved:
+    """Return the neighbours with one of the records added (``sign`` 1) or removed (−1).
 
-    records: Rows
-
-    @property
-    def name(self) -> str:
-        """The piece in words."""
-        return f"{len(self.records)} neighbours"
-
-    def read(self) -> Iterator[Rows]:
-        """Yield the records."""
-        yield self.records
-
-
-class ModeExpansion:
-    """The derivatives of F at the mode, up to the degree that displacements need.
+    They are computed some at a time, of a table in blocks by its workers.
 
     Args:
         mode: the mode.
-        far: displacements to cover, (m,), unless tensors would be too large.
+        expansion: around it.
+        records: the records; in the data where ``sign`` is −1.
+        sign: 1 or −1.
     """
-
-    def __init__(self, mode: Peak, far: Tensor) -> None:
-        self.mode, self.n = mode, len(mode.point)
-        records, reach = mode.posterior.records, _REACH * float(far.max()) if len(far) else 0.0
-        self.near = mode.none
-        if math.isfinite(mode.none.loss.kink):
-            self.near = mode.posterior.near(mode.point, mode.root, reach)
-        degree = 1
-        while degree < self.near.most and self._fits(degree + 1) and self._short(far, degree):
-            degree += 1
-        bends = records.sum(part_of, "tensors", mode.point, mode.root, degree, reach)
-        weighted = tuple(one * taylor_weights(self.n, k) for k, one in enumerate(bends, 1))
-        self.polynomial = Polynomial(
-            mode.point, mode.root, mode.longest, self.near, reach, weighted
-        )
-
-    @property
-    def degree(self) -> int:
-        """The largest degree."""
-        return self.polynomial.degree
-
-    def _fits(self, degree: int) -> bool:
-        return width(self.n, 2) * width(self.n, degree) <= _ENTRIES
-
-    def _short(self, far: Tensor, degree: int) -> bool:
-        lacks = missing(self.mode.longest * far, far, degree, self.n, self.near)
-        return not bool((lacks <= TOLERABLE).all()) or bool(lacks.mean() > NEGLIGIBLE)
-
-    def neighbours(self, records: Rows, sign: float) -> Moved:
-        """Return the neighbours with one of the records added (``sign`` 1) or removed (−1).
-
-        They are computed some at a time, of a table in blocks by its workers.
-
-        Args:
-            records: the records; in the data where ``sign`` is −1.
-            sign: 1 or −1.
-        """
-        moved, data = Moved.none(len(records), self.n), self.mode.posterior.records
-        places = blocks(len(records), width(self.n, 2), _PIECE)
-        pieces = [records.select(place) for place in places]
-        found: Iterator[Moved] = (_neighbours_of(piece, self.polynomial, sign) for piece in pieces)
-        if isinstance(data, Spread) and pieces:
-            parts: Any = replace(data, parts=[*map(_Piece, pieces)], steps=(), ahead=8)
-            found = replace(parts, what="neighbours").each(_neighbours_of, self.polynomial, sign)
-        for place, some in zip(places, found, strict=True):
-            moved.write_at(place, some)
-        rough, count = (~(moved.error <= TINY)).nonzero()[:, 0], self.mode.posterior.count
-        if len(rough) * count * width(self.n, 2) * records.cost > _WORK:
-            rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
-        for part in blocks(len(rough), count, _AT_ONCE):
-            moved.write_at(rough[part], self._pass(records.select(rough[part]), sign))
-        return replace(moved, error=moved.error.nan_to_num(1.0).clamp(max=1.0))
-
-    def _pass(self, records: Rows, sign: float) -> Moved:
-        """Return neighbours computed by passes over all records."""
-        point, root, data = self.mode.point, self.mode.root, self.mode.posterior.records
-        own, prior = (
-            records.own_curvature(point, root, sign),
-            self.mode.posterior.precision * root.T @ root,
-        )
-
-        def pull(x: Tensor) -> Tensor:
-            pulled: Tensor = data.sum(part_of, "pulls", point, root, x) + x @ prior
-            return pulled
-
-        shift, left = solve_shifts(records, (point, root, sign), pull)
-        row, column = indices(self.n, 2)
-        bent = data.sum(part_of, "bends", point, root, shift) + prior[row, column]
-        error = remaining_error(left, self.mode.longest, self.n) / own.least
-        return Moved.of(shift, bent.T + own.bend(shift), error)
+    n, data, count = len(mode.point), mode.posterior.records, mode.posterior.count
+    places, moved = blocks(len(records), width(n, 2), _PIECE), Moved.none(len(records), n)
+    pieces = [Piece(f"{len(one)} neighbours", one) for one in map(records.select, places)]
+    found = data.of_pieces(pieces, "neighbours", _neighbours_of, expansion, sign)
+    for place, some in zip(places, found, strict=True):
+        moved.write_at(place, some)
+    rough = (~(moved.error <= TINY)).nonzero()[:, 0]
+    if len(rough) * count * width(n, 2) * records.cost > _WORK:
+        rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
+    for part in blocks(len(rough), count, _AT_ONCE):
+        moved.write_at(rough[part], _pass(mode, records.select(rough[part]), sign))
+    return replace(moved, error=moved.error.nan_to_num(1.0).clamp(max=1.0))
 
 
-def missing(ht: Tensor, t: Tensor, degree: int, columns: int, rows: Rows) -> Tensor:
+def _pass(mode: Peak, records: Weighted, sign: float) -> Moved:
+    """Return neighbours computed by passes over all records."""
+    place, data, n = (mode.point, mode.root), mode.posterior.records, len(mode.point)
+    prior = mode.posterior.precision * mode.root.T @ mode.root
+
+    def pull(x: Tensor) -> Tensor:
+        pulled: Tensor = data.sum(methodcaller("pulls", *place, x)) + x @ prior
+        return pulled
+
+    shift, left = solve_shifts(records, (*place, sign), pull)
+    bent = data.sum(methodcaller("bends", *place, shift)) + pack(prior[None])[:, 0]
+    own = OwnTerms(records, *place, sign)
+    error = remaining_error(left, mode.longest, n) / own.least
+    return Moved.of(shift, bent.T + own.bend(shift), error)
+
+
+def missing(ht: Tensor, t: Tensor, degree: int, columns: int, rows: Weighted) -> Tensor:
     """Return the total variation distance due to truncation, for displacements of length t."""
     end = max(degree, 2)
     gradient = rows.excess(end) * ht.exp() * ht.pow(end) * t / math.factorial(end + 1)
@@ -272,21 +264,19 @@ def remaining_error(gradient: Tensor, longest: float, columns: int) -> Tensor:
     return 2 * gradient * (1 + longest * math.sqrt(columns))
 
 
-def _neighbours_of(part: Rows, polynomial: Polynomial, sign: float) -> Moved:
-    return polynomial.neighbours(part, sign)
+def _neighbours_of(part: Weighted, expansion: ModeExpansion, sign: float) -> Moved:
+    return expansion.neighbours(part, sign)
 
 
-def first_steps(mode: Peak, records: Rows, sign: float) -> Tensor:
+def first_steps(mode: Peak, records: Weighted, sign: float) -> Tensor:
     """Return the length of every neighbour's first Newton step, about its displacement, (m,)."""
     places = blocks(max(len(records), 1), len(mode.point), _PIECE)
-    steps = (_first_steps(mode.point, mode.root, records.select(at), sign) for at in places)
-    return torch.cat([*steps])
+    place = mode.point, mode.root, sign
+    return torch.cat([_first_steps(records.select(at), *place) for at in places])
 
 
-def _first_steps(point: Tensor, root: Tensor, records: Rows, sign: float) -> Tensor:
-    length: Tensor = torch.linalg.vector_norm(
-        first(records.own_curvature(point, root, sign)), dim=1
-    )
+def _first_steps(records: Weighted, point: Tensor, root: Tensor, sign: float) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(OwnTerms(records, point, root, sign).start, dim=1)
     return length
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from operator import methodcaller
 
 import torch
 from torch import Tensor
 
-from bdpvi.bayesian.mode.classes import part_of
 from bdpvi.bayesian.mode.objective import EXACT, Peak, distance
 from bdpvi.bayesian.optimum.box import widest
 from bdpvi.bayesian.optimum.packed import unpack
@@ -101,7 +101,7 @@ def _change(mode: Peak, third: Tensor | None, shift: float) -> float:
     ht, near = mode.longest * shift, 0.0
     if third is None:
         records, eye = mode.posterior.records, torch.zeros(1, len(mode.point)).double()
-        (third,) = records.sum(part_of, "tensors", mode.point, mode.root, 1, shift)
+        (third,) = records.sum(methodcaller("tensors", mode.point, mode.root, 1, shift))
         crossing = mode.posterior.near(mode.point, mode.root, shift)
         bend = unpack(crossing.bends(mode.point, mode.root, eye).T)[0]
         near = math.expm1(ht) * float(torch.linalg.eigvalsh(bend)[-1])

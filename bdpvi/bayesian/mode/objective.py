@@ -11,24 +11,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from operator import methodcaller
 
 import torch
 from torch import Tensor
 
-from bdpvi.bayesian.mode.classes import Rows, part_of
 from bdpvi.bayesian.optimum.newton import climb
-from bdpvi.datasets.records import Largest, Records
+from bdpvi.bayesian.optimum.weighted import Weighted
+from bdpvi.datasets.records import Held, Largest, Spread
 
 EXACT = 1e-6
 """Largest distance of a fit from the mode, in standard deviations."""
 
 
-def _crossing(part: Rows, point: Tensor, root: Tensor, reach: float) -> Rows:
+def _crossing(part: Weighted, point: Tensor, root: Tensor, reach: float) -> Weighted:
     return part.select(part.crossing(point, root, reach))
 
 
-def _longest(part: Rows, root: Tensor) -> tuple[Largest, Rows]:
+def _longest(part: Weighted, root: Tensor) -> tuple[Largest, Weighted]:
     lengths = part.lengths(root)
     return Largest(lengths.max() if len(lengths) else 0.0), part.select(slice(0))
 
@@ -38,30 +38,29 @@ class LogPosterior:
     """F for some records.
 
     Attributes:
-        records: input of the likelihood, :class:`Rows`, in memory or in blocks.
+        records: input of the likelihood, in memory or in blocks.
         count: N.
         precision: λ.
         centre: w₀, (n,).
     """
 
-    records: Records[Any]
+    records: Held[Weighted] | Spread[Weighted]
     count: int
     precision: float
     centre: Tensor
 
     def at(self, w: Tensor) -> Peak:
         """Return F and its derivatives at w, by one pass over the records."""
-        value, pull, bend = self.records.sum(part_of, "derivatives", w)
+        value, pull, bend = self.records.sum(methodcaller("sums_at", w))
         away, eye = w - self.centre, torch.eye(len(w), dtype=w.dtype)
         factor = torch.linalg.cholesky(bend + self.precision * eye)
         root = torch.linalg.solve_triangular(factor, eye, upper=False).T
         value = float(value + self.precision / 2 * away.square().sum())
         return Peak(self, w, -value, root, root.T @ (pull + self.precision * away))
 
-    def near(self, point: Tensor, root: Tensor, reach: float) -> Rows:
+    def near(self, point: Tensor, root: Tensor, reach: float) -> Weighted:
         """Return the rows that a displacement of at most ``reach`` may carry across the kink."""
-        result: Rows = self.records.sum(_crossing, point, root, reach)
-        return result
+        return self.records.sum(_crossing, point, root, reach)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +87,7 @@ class Peak:
         return float(self.white.norm())
 
     @cached_property
-    def _longest(self) -> tuple[float, Rows]:
+    def _longest(self) -> tuple[float, Weighted]:
         longest, none = self.posterior.records.sum(_longest, self.root)
         return float(longest), none
 
@@ -98,7 +97,7 @@ class Peak:
         return self._longest[0]
 
     @property
-    def none(self) -> Rows:
+    def none(self) -> Weighted:
         """No rows, of the kind of the data's."""
         return self._longest[1]
 

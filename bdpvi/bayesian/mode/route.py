@@ -16,7 +16,7 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated
 from bdpvi.bayesian.mode.classes import weigh
-from bdpvi.bayesian.mode.expansion import FAR, ModeExpansion, first_steps
+from bdpvi.bayesian.mode.expansion import FAR, ModeExpansion, first_steps, neighbours
 from bdpvi.bayesian.mode.influence import of_any_table, of_mode
 from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Peak, search_mode
 from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours
@@ -135,10 +135,9 @@ class Mode(Neighbours):
         own = weigh((rows.records.x, rows.records.y), model)
         with log.step(f"neighbours ({rows.kind})"):
             far = first_steps(peak, own, rows.sign)
-            expansion = ModeExpansion(peak, FAR * far)
-            moved = expansion.neighbours(own, rows.sign)
-            smooth = math.isinf(own.loss.kink)
-            third = expansion.polynomial.bends[0] if smooth else None
+            expansion = ModeExpansion.around(peak, FAR * far)
+            moved = neighbours(peak, expansion, own, rows.sign)
+            third = expansion.bends[0] if math.isinf(own.loss.kink) else None
         panel = Panel(
             rows.kind,
             rows.records.ids.cpu(),

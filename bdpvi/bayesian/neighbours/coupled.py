@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -25,7 +24,7 @@ from bdpvi.bayesian.inference.optimisers import check_elementwise
 from bdpvi.bayesian.inference.svi import Convergence, Problem, TrainingState, run_svi
 from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours
 from bdpvi.bayesian.neighbours.rows import RowFits, train_rows
-from bdpvi.datasets.records import Spread
+from bdpvi.datasets.records import Piece, Spread
 
 CHUNK = 2048
 """Rows trained at a time: fewer make a step's fixed cost matter more; more need more memory."""
@@ -128,9 +127,9 @@ class Coupled(Neighbours):
         for chunk in chunks:
             yield once(chunk.name, partial(next, made))
 
-    def _chunks(self, rows: RowFits) -> list[_Chunk]:
+    def _chunks(self, rows: RowFits) -> list[Piece[RowFits]]:
         return [
-            _Chunk(f"{rows.kind}-{at * self.chunk:09}", part)
+            Piece(f"{rows.kind}-{at * self.chunk:09}", part)
             for at, part in enumerate(rows.parts(self.chunk))
             if len(part.records)
         ]
@@ -151,18 +150,6 @@ def _train_posterior(
 ) -> dict[str, Tensor]:
     parameters, convergence = run_svi(problem, track, kept=begun)
     return {**parameters, "elbo": convergence.elbo, "gradient_norm": convergence.gradient_norm}
-
-
-@dataclass(frozen=True, eq=False)
-class _Chunk:
-    """Rows that are trained together: a block for a worker."""
-
-    name: str
-    rows: RowFits
-
-    def read(self) -> Iterator[RowFits]:
-        """Yield the rows, together."""
-        yield self.rows
 
 
 def _compare_rows(

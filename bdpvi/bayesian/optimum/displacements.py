@@ -63,7 +63,7 @@ class Terms:
         x: directions in the frame, over the standard deviation of the predictor, (d, n).
         e: the features for y, (q, n).
         mean, variance: moments of the predictor, (n,).
-        mark: of each record, see :class:`bdpvi.bayesian.optimum.elbo.Records`, (n,).
+        mark: of each record, see :class:`bdpvi.bayesian.optimum.weighted.Weighted`, (n,).
         weight: ω of the log-likelihood, at most 1, (n,).
         slopes: ω times derivatives of the expected log-likelihood in units of that standard
             deviation.

@@ -9,110 +9,15 @@ not depend on where the search starts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from bdpvi.datasets.dataset import Dataset
-from bdpvi.models.family import Family, departure
-from bdpvi.models.logistic import LogisticLoss
-from bdpvi.models.losses import PredictorLoss
-
-_LOGISTIC = LogisticLoss()
-
-
-class Source(Protocol):
-    """Records that come in blocks, the same blocks in every pass over them."""
-
-    def rows(self) -> Iterator[Records]:
-        """Yield the blocks, by one pass."""
-
-    def __len__(self) -> int:
-        """Return the number of records."""
-
-
-@dataclass(frozen=True, eq=False)
-class Records:
-    """Input of the likelihood: rows of the design, (N, d), marks and weights, (N,) each.
-
-    Rows of logistic regression are times 2y - 1, and marks are bounds on the loss's slope; other
-    records have the target as a mark. As a source they are one block.
-    """
-
-    x: Tensor
-    mark: Tensor
-    weight: Tensor
-    loss: PredictorLoss = _LOGISTIC
-
-    @classmethod
-    def of(cls, model: Family, data: Dataset) -> Records:
-        """Return the records of ``data`` transformed by ``model``, in float64."""
-        return cls.of_rows(model, data.x.double(), data.y.double())
-
-    @classmethod
-    def of_rows(cls, model: Family, x: Tensor, y: Tensor) -> Records:
-        """Return records transformed by ``model``: features (N, d), targets (N,)."""
-        rows, y = model.terms(x, y)
-        loss = model.loss or _LOGISTIC  # clipped scores have no loss of their own
-        return cls(rows, model.mark(rows, y), model.record_weights(rows), loss)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def rows(self) -> Iterator[Records]:
-        """Yield all records, as one block."""
-        yield self
-
-    def select(self, index: Tensor | slice) -> Records:
-        """Return the records at ``index``."""
-        return Records(self.x[index], self.mark[index], self.weight[index], self.loss)
-
-    def derivatives(self, mean: Tensor, variance: Tensor, order: int) -> Tensor:
-        """Return :meth:`.PredictorLoss.smoothed` times the weights."""
-        return self.loss.smoothed(mean, variance, self.mark, order).mul_(self.weight)
-
-    @property
-    def slope(self) -> Tensor:
-        """A bound on the slope of each record's loss, (N,)."""
-        return self.loss.steepest(self.mark)
-
-    def equal(self, record: Records) -> Tensor:
-        """Return a mask of the records equal to one record, (N,)."""
-        return (self.x == record.x).all(1) & (self.mark == record.mark)
-
-    def without(self, index: int) -> Records:
-        """Return all records but one."""
-        keep = torch.arange(len(self), device=self.x.device) != index
-        return self.select(keep)
-
-
-@dataclass(frozen=True, eq=False)
-class Changed:
-    """The records of a source with one added (``sign`` 1) or one of them removed (-1).
-
-    A removed record is skipped rather than subtracted, to avoid cancellation.
-    """
-
-    source: Source
-    record: Records
-    sign: float
-
-    def rows(self) -> Iterator[Records]:
-        """Yield the blocks without the record, or with one more."""
-        sought = self.sign < 0
-        for block in self.source.rows():
-            same = block.equal(self.record).nonzero().flatten().tolist() if sought else []
-            sought = sought and not same
-            yield block.without(same[0]) if same else block
-        if self.sign > 0:
-            yield self.record
-
-    def __len__(self) -> int:
-        return len(self.source) + (1 if self.sign > 0 else -1)
+from bdpvi.bayesian.optimum.weighted import Source, Weighted, total
+from bdpvi.models.family import departure
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,21 +40,9 @@ class Objective:
         """Return the ELBO at the guide N(mean, metric⁻¹), or N(mean, 1/diag(metric))."""
         return Point(self, mean, metric)
 
-    def sums(self, terms: Callable[[Records], tuple[Tensor, ...]]) -> list[Tensor]:
+    def sums(self, terms: Callable[[Weighted], tuple[Tensor, ...]]) -> list[Tensor]:
         """Return the sums of ``terms`` over all blocks, by one pass."""
         return total(map(terms, self.records.rows()))
-
-
-def total(blocks: Iterable[tuple[Tensor, ...]]) -> list[Tensor]:
-    """Return the sums of the blocks' tensors, one by one, over all blocks."""
-    sums: list[Tensor] | None = None
-    for block in blocks:
-        if sums is None:
-            sums = [tensor.clone() for tensor in block]
-        else:
-            for one, more in zip(sums, block, strict=True):
-                one += more
-    return sums or []
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,16 +83,16 @@ class Point:
         factor: Tensor = torch.linalg.cholesky(self.root @ self.root.T)
         return factor
 
-    def logit(self, records: Records) -> tuple[Tensor, Tensor]:
+    def logit(self, records: Weighted) -> tuple[Tensor, Tensor]:
         """Return the mean and the variance of every record's predictor."""
         return records.x @ self.mean, (records.x @ self.root).square().sum(1)
 
-    def _terms(self, records: Records) -> tuple[Tensor, Tensor, Tensor]:
+    def _terms(self, records: Weighted) -> tuple[Tensor, Tensor, Tensor]:
         """Return the data's part of the ELBO, its gradient and its Hessian in whitened units."""
         white = records.x @ self.root
         deviation = torch.linalg.vector_norm(white, dim=1)
         mean = records.x @ self.mean
-        slopes = records.derivatives(mean, deviation.square(), 2)
+        slopes = records.smoothed(mean, deviation.square(), 2)
         unit = white.div_(deviation.clamp(min=1e-150).unsqueeze(1))
         return slopes[0].sum(), unit.T @ slopes[1], (unit.T * slopes[2]) @ unit
 
@@ -285,7 +178,7 @@ def start(objective: Objective) -> Point:
     predictor is wide, whereas κl² with l = 1e12 would drown the prior.
     """
 
-    def sums(block: Records) -> tuple[Tensor]:
+    def sums(block: Weighted) -> tuple[Tensor]:
         steep = block.slope / torch.linalg.vector_norm(block.x, dim=1).clamp(min=1)
         most = block.loss.bound.curvature
         return ((block.x.T * (block.weight * steep.clamp(max=most))) @ block.x,)

@@ -42,11 +42,12 @@ from bdpvi.bayesian.optimum.coordinates import (
     weighted,
 )
 from bdpvi.bayesian.optimum.displacements import NUMERICS, Moves, Terms, norm, norms, reach
-from bdpvi.bayesian.optimum.elbo import Point, Records, total
+from bdpvi.bayesian.optimum.elbo import Point
 from bdpvi.bayesian.optimum.newton import Steps, settle
 from bdpvi.bayesian.optimum.packed import monomials, taylor_weights, third_moments
 from bdpvi.bayesian.optimum.series import heat, truncation_bound, truncation_bounds
 from bdpvi.bayesian.optimum.sizes import parameters_of, pays
+from bdpvi.bayesian.optimum.weighted import Weighted, total
 
 
 class Expansion:
@@ -83,7 +84,7 @@ class Expansion:
         self.unit = max(norm(torch.linalg.inv(m)) for m in (point.root, self.coordinates.frame))
         self.gain = math.sqrt(2) * self.unit**2 / point.objective.precision
         records = point.objective.records
-        self._held = [self._terms(records)] if isinstance(records, Records) else None
+        self._held = [self._terms(records)] if isinstance(records, Weighted) else None
         lengths: list[tuple[float, float]] = []  # long-lived tensors would fragment the heap
 
         def sums_of(block: Terms) -> tuple[Tensor, ...]:
@@ -170,21 +171,21 @@ class Expansion:
         for block in blocks:
             yield from map(block.select, slices(len(block), size)[: len(block)])
 
-    def terms(self, records: Records) -> Terms:
+    def terms(self, records: Weighted) -> Terms:
         """Return records, in the data or not, in the coordinates of the expansion."""
         if records is self.point.objective.records and self._held:
             return self._held[0]
         return self._terms(records)
 
-    def _terms(self, records: Records) -> Terms:
+    def _terms(self, records: Weighted) -> Terms:
         return Terms.joined(
             list(each(self._block, map(records.select, slices(len(records), 4096))))
         )
 
-    def _block(self, records: Records) -> Terms:
+    def _block(self, records: Weighted) -> Terms:
         mean, variance = self.point.logit(records)
         x = (records.x @ self.coordinates.frame).T / variance.sqrt().clamp(min=1e-150)
-        slopes = records.derivatives(mean, variance, NUMERICS.series + 2)
+        slopes = records.smoothed(mean, variance, NUMERICS.series + 2)
         e, mark, weight = self.coordinates.features(x), records.mark, records.weight
         return Terms(x, e, mean, variance, mark, weight, slopes, records.loss)
 

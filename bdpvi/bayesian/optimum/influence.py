@@ -53,7 +53,8 @@ from torch import Tensor
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.optimum.box import widest
 from bdpvi.bayesian.optimum.displacements import norm
-from bdpvi.bayesian.optimum.elbo import Point, Records, inverse_root
+from bdpvi.bayesian.optimum.elbo import Point, inverse_root
+from bdpvi.bayesian.optimum.weighted import Weighted
 from bdpvi.guides.full_rank import FullRank
 from bdpvi.guides.mean_field import MeanField
 from bdpvi.models.contract import Model
@@ -292,7 +293,7 @@ def residual(point: Point) -> tuple[float, float]:
     longest: list[float] = [0.0]
     other = inverse_root(point.curvature) if point.objective.diagonal else point.root
 
-    def sizes(block: Records) -> tuple[Tensor]:
+    def sizes(block: Weighted) -> tuple[Tensor]:
         lengths = [torch.linalg.vector_norm(block.x @ one, dim=1) for one in (point.root, other)]
         length = torch.maximum(*lengths)
         longest.append(float(length.max()) if len(length) else 0.0)

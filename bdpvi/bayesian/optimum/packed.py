@@ -6,6 +6,7 @@ A packed symmetric matrix (d, d) has d(d + 1)/2 entries, those with row ≤ colu
 
 from __future__ import annotations
 
+import math
 from functools import cache, reduce
 from itertools import combinations_with_replacement, pairwise
 
@@ -118,3 +119,13 @@ def third_moments(mean: Tensor, covariance: Tensor) -> Tensor:
     result = second[place[a, b]].mul_(mean[c])
     result.addcmul_(mean[a], covariance[place[b, c]])
     return result.addcmul_(mean[b], covariance[place[a, c]])
+
+
+def outer(u: Tensor) -> Tensor:
+    """Return the packed squares of rows (m, n): uuᵀ, (m, n(n + 1)/2)."""
+    return squares(u.T.contiguous()).T
+
+
+def width(n: int, degree: int) -> int:
+    """Return the number of monomials of a degree in n variables."""
+    return math.comb(n + degree - 1, degree)

@@ -34,7 +34,7 @@ from bdpvi.bayesian.neighbours.route import (
 )
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.bayesian.optimum.displacements import Moves
-from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, Source, start
+from bdpvi.bayesian.optimum.elbo import Objective, Point, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.influence import EXACT, certifies, residual
 from bdpvi.bayesian.optimum.newton import climb
@@ -42,6 +42,7 @@ from bdpvi.bayesian.optimum.panels import Job
 from bdpvi.bayesian.optimum.search import search
 from bdpvi.bayesian.optimum.sensitivity import largest, room, scale_name
 from bdpvi.bayesian.optimum.sizes import PART, Size, memory
+from bdpvi.bayesian.optimum.weighted import Source, Weighted
 from bdpvi.guides.full_rank import FullRank
 from bdpvi.models.contract import Model
 from bdpvi.models.family import Family, smooth
@@ -160,7 +161,7 @@ class Optimum(Neighbours):
         """Return the records transformed by the model."""
         model = smooth(problem.model)
         assert model is not None
-        return Records.of(model, problem.data)
+        return Weighted.of(model, problem.data)
 
     def _neighbours(self, problem: Problem) -> list[Any]:
         """Return the neighbours of each panel."""
@@ -168,7 +169,7 @@ class Optimum(Neighbours):
 
     def _check_size(self, source: Source, neighbours: Sequence[RowFits], *, diagonal: bool) -> None:
         """Warn of a long job, and refuse one without enough memory."""
-        assert isinstance(source, Records)
+        assert isinstance(source, Weighted)
         d, free = source.x.shape[1], memory() if source.x.is_cpu else math.inf
         everyone = sum(len(rows.records) for rows in neighbours)
         size = Size.of(len(source), everyone, d, diagonal=diagonal)
@@ -232,8 +233,8 @@ class Optimum(Neighbours):
         if rows.records is not problem.data:
             model = smooth(problem.model)
             assert model is not None
-            records = Records.of(model, rows.records)
-        assert isinstance(records, Records)
+            records = Weighted.of(model, rows.records)
+        assert isinstance(records, Weighted)
         ids, bounded = rows.records.ids.tolist(), job.most is not None
         with log.step(f"neighbours ({rows.kind})"):
             moves = self.moves(
@@ -244,7 +245,7 @@ class Optimum(Neighbours):
     def moves(
         self,
         expansion: Expansion,
-        records: Records,
+        records: Weighted,
         sign: float,
         track: Track[Any] = silent,
         kind: str = "",

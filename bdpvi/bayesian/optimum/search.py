@@ -7,16 +7,16 @@ from dataclasses import replace
 import torch
 
 from bdpvi.bayesian.optimum.displacements import Moves, norm, reach
-from bdpvi.bayesian.optimum.elbo import Changed, Records
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.newton import climb
+from bdpvi.bayesian.optimum.weighted import Changed, Weighted
 
 FARTHEST = 0.01
 """Largest distance of a search's result from the optimum, in standard deviations: beyond it, a
 record's cost would be meaningless."""
 
 
-def search(expansion: Expansion, record: Records, sign: float, name: str) -> Moves:
+def search(expansion: Expansion, record: Weighted, sign: float, name: str) -> Moves:
     """Return the optimum of one neighbour by a separate search, started at the fit.
 
     The negative ELBO is strongly convex in (μ, L), by the prior alone, so the last gradient bounds

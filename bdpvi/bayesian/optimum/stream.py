@@ -23,12 +23,13 @@ from bdpvi.bayesian.inference.svi import Problem
 from bdpvi.bayesian.neighbours.route import Neighbours, Remove
 from bdpvi.bayesian.optimum import tables
 from bdpvi.bayesian.optimum.displacements import Moves
-from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, Source, start
+from bdpvi.bayesian.optimum.elbo import Objective, Point, start
 from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.panels import Job
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.sizes import parameters_of
 from bdpvi.bayesian.optimum.tables import ModelTable
+from bdpvi.bayesian.optimum.weighted import Source, Weighted
 from bdpvi.datasets.dataset import BlockData
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
@@ -136,7 +137,7 @@ class Streamed(Optimum):
                 result[name] = torch.cat([result[name], more])
 
         def add_held() -> None:
-            ids, held = state.pop("ids"), Records(*map(state.pop, ("x", "mark", "weight")))
+            ids, held = state.pop("ids"), Weighted(*map(state.pop, ("x", "mark", "weight")))
             if len(ids):
                 bounded = job.most is not None
                 add(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground.progress import Track
-from bdpvi.bayesian.optimum.elbo import Records
+from bdpvi.bayesian.optimum.weighted import Weighted
 from bdpvi.datasets.dataset import BlockData
 from bdpvi.models.logistic import BayesianLogisticRegression
 
@@ -50,14 +50,14 @@ class ModelTable:
         """The number of blocks, at least 1."""
         return max(1, -(-len(self) // ROWS))
 
-    def read(self, first: int = 0) -> Iterator[Records]:
+    def read(self, first: int = 0) -> Iterator[Weighted]:
         """Iterate over the blocks from number ``first``."""
         for x, y in of_one_size(self.table, first * ROWS):
-            yield Records.of_rows(
+            yield Weighted.of_rows(
                 self.model, x.to(self.device).double(), y.to(self.device).double()
             )
 
-    def rows(self) -> Iterator[Records]:
+    def rows(self) -> Iterator[Weighted]:
         """Yield all blocks, by one pass whose progress is shown."""
         self._passes += 1
         turns = self.track(range(self.blocks), f"pass {self._passes}")

@@ -64,12 +64,12 @@ def test_new_coordinates_are_uncorrelated_and_weights_go_back_to_old_ones() -> N
     made = Coordinates.released(Held((x, y)), 3, 20.0, Key.of_seed(0))
     assert made.columns == 3
     rows = made.rows((x, y))
-    u = rows.z[:, :3] * (2 * y - 1)[:, None]
+    u = rows.x[:, :3] * (2 * y - 1)[:, None]
     whole, wide = (x.clamp(-2, 2) - made.mean) @ made.matrix.T, rows.weight.square()
     spread = torch.cov(whole.T, aweights=wide)
     assert float((spread - torch.eye(3)).abs().max()) < 0.2  # the noise is a third of 0.2
-    assert float(torch.linalg.vector_norm(rows.z, dim=1).max()) <= made.longest
-    assert float((rows.weight * torch.linalg.vector_norm(rows.z, dim=1)).max()) <= norm(3)
+    assert float(torch.linalg.vector_norm(rows.x, dim=1).max()) <= made.longest
+    assert float((rows.weight * torch.linalg.vector_norm(rows.x, dim=1)).max()) <= norm(3)
     w = torch.randn(5, 4, dtype=torch.float64)
     inside = torch.linalg.vector_norm(u, dim=1) < 1.24 * math.sqrt(3)
     inside &= (x.abs() <= 2).all(1)

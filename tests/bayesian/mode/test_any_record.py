@@ -91,9 +91,9 @@ def test_no_shift_changes_the_curvature_more(name: str, rows: int) -> None:
     else:
         model, data = MODELS[name], table(name, rows, 2, 3)
     peak = mode(model, data)
-    expansion = ModeExpansion(peak, torch.zeros(1).double())
+    expansion = ModeExpansion.around(peak, torch.zeros(1).double())
     smooth = math.isinf(peak.none.loss.kink)
-    third = expansion.polynomial.bends[0] if smooth else None
+    third = expansion.bends[0] if smooth else None
     g, closest = torch.Generator().manual_seed(0), 0.0
     for t in (0.02, 0.2, 0.5):
         bound = _change(peak, third, t)
@@ -129,7 +129,7 @@ def test_of_one_weight_the_change_is_its_bound(side: float) -> None:
     model = BayesianLogisticRegression(intercept=False)
     x = torch.linspace(0.5, 2, 40, dtype=torch.float64)[:, None]
     peak = mode(model, Dataset(x, torch.ones(40)))
-    third = ModeExpansion(peak, torch.zeros(1).double()).polynomial.bends[0]
+    third = ModeExpansion.around(peak, torch.zeros(1).double()).bends[0]
     t = side * 1e-3
     change = abs(float(curvatures(peak, peak.point + t * peak.root[0])[0]) - 1)
     assert change == pytest.approx(_change(peak, third, abs(t)), rel=3e-3)
@@ -140,7 +140,7 @@ def test_the_influence_by_hand(added: bool) -> None:
     data = table("poisson", 300, 2, 3)
     data, model = Dataset(data.x, (data.y > 1).double()), BayesianLogisticRegression()
     peak = mode(model, data)
-    third = ModeExpansion(peak, torch.zeros(1).double()).polynomial.bends[0]
+    third = ModeExpansion.around(peak, torch.zeros(1).double()).bends[0]
     found = of_mode(model, peak, third, added=added)
     assert found is not None
     limit, size = model.weighted_norm(3), widest(model, peak.root @ peak.root.T)
@@ -164,7 +164,7 @@ def curvatures(peak: Peak, point: Tensor) -> Tensor:
 def mode(model: Any, data: Dataset) -> Peak:
     """Return the mode of a table."""
     records = data.parts.map(weigh, model)
-    n = len(weigh((data.x, data.y), model).own_curvature(*_zeros(model, data), 1.0).start[0])
+    n = weigh((data.x, data.y), model).directions(_zeros(model, data)[1]).shape[2]
     centre = torch.zeros(n, dtype=torch.float64)
     columns = model.design(data.x).shape[1]
     return search_mode(LogPosterior(records, len(data), model.precision(columns), centre), centre)[

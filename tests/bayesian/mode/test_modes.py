@@ -28,9 +28,9 @@ from bdpvi.bayesian.mode.expansion import ModeExpansion
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.mode.objective import LogPosterior, search_mode
 from bdpvi.bayesian.mode.route import Mode
-from bdpvi.bayesian.mode.rows import Weighted
 from bdpvi.bayesian.neighbours.route import Add, Remove
 from bdpvi.bayesian.optimum.packed import unpack
+from bdpvi.bayesian.optimum.weighted import Weighted
 from bdpvi.datasets.records import Held
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.privacy import conversions
@@ -137,19 +137,20 @@ def test_polynomials_and_passes_agree() -> None:
 def test_one_far_record_asks_for_no_larger_tensor() -> None:
     """What δ pays for is a mean; yet no single neighbour is left rough."""
     data = table(2000, 3, 0)
-    records = Weighted.of((data.x, data.y), MODEL)
-    n = records.z.shape[1]
+    records = Weighted.of(MODEL, data)
+    n = records.x.shape[1]
     peak = search_mode(
         LogPosterior(Held(records), len(data), MODEL.precision(n), torch.zeros(n).double()),
         torch.zeros(n).double(),
     )[-1]
     near, far = torch.full((9999,), 1e-4).double() / peak.longest, torch.tensor([1e-3]).double()
     far = far / peak.longest
-    assert ModeExpansion(peak, far).degree == 3
-    assert (
-        ModeExpansion(peak, near).degree == ModeExpansion(peak, torch.cat([near, far])).degree == 2
-    )
-    assert ModeExpansion(peak, torch.cat([near, 8 * far])).degree == 3
+
+    def degree(far: Tensor) -> int:
+        return ModeExpansion.around(peak, far).degree
+
+    assert degree(far) == degree(torch.cat([near, 8 * far])) == 3
+    assert degree(near) == degree(torch.cat([near, far])) == 2
 
 
 @pytest.mark.parametrize("kind", ["light", "heavy", "rare corner"])
@@ -157,11 +158,11 @@ def test_one_far_record_asks_for_no_larger_tensor() -> None:
 def test_what_a_polynomial_leaves_out_is_within_its_bounds(kind: str, degree: int) -> None:
     """Gradient and curvature at displacements, against the records' own sums."""
     data = table(200, 3, 2, kind)
-    records = Weighted.of((data.x, data.y), MODEL)
-    n = records.z.shape[1]
+    records = Weighted.of(MODEL, data)
+    n = records.x.shape[1]
     zeros = torch.zeros(n).double()
     peak = search_mode(LogPosterior(Held(records), 200, MODEL.precision(n), zeros), zeros)[-1]
-    made = ModeExpansion(peak, torch.tensor([1.0 / peak.longest]).double()).polynomial
+    made = ModeExpansion.around(peak, torch.tensor([1.0 / peak.longest]).double())
     assert made.degree == 3
     way = torch.randn(40, n, generator=torch.Generator().manual_seed(0)).double()
     moves = torch.logspace(-2, 0, 40).double()[:, None] * torch.nn.functional.normalize(way)

@@ -26,12 +26,13 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.influence import of_any_record
 from bdpvi.bayesian.mode.influence import of_any_table as of_any_mode
 from bdpvi.bayesian.optimum.box import widest
-from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, start
+from bdpvi.bayesian.optimum.elbo import Objective, Point, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.influence import EXACT, RecordPath, of_any_table, of_optimum, residual
 from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.panels import pairs_with_errors
 from bdpvi.bayesian.optimum.route import Optimum
+from bdpvi.bayesian.optimum.weighted import Weighted
 from bdpvi.bayesian.storage import load_fit, save_fit
 from bdpvi.models.quadrature import derivatives
 from bdpvi.privacy.entry import Charge
@@ -97,7 +98,7 @@ def change(one: Gaussian, other: Gaussian) -> tuple[float, np.ndarray]:
 
 def optimum(data: Dataset, model: Any = MODEL, diagonal: bool = False) -> Point:
     n = data.x.shape[1] + 1
-    objective = Objective(Records.of(model, data), model.precision(n), diagonal)
+    objective = Objective(Weighted.of(model, data), model.precision(n), diagonal)
     return climb(start(objective), 1e-12, enough=lambda at: at.gradient_norm < 1e-10)[-1]
 
 
@@ -393,7 +394,7 @@ def test_a_bound_has_room_for_fits_and_their_rounding() -> None:
     assert 10 * 10 * EXACT < found.spread - s < 20 * 10 * EXACT
     point = optimum(logistic(60))
     block = point.objective.records
-    assert isinstance(block, Records)
+    assert isinstance(block, Weighted)
     length = (block.x @ point.root).norm(dim=1)
     sizes = float((block.weight * (length + length.square())).sum())
     nu, longest = residual(point)
@@ -475,7 +476,7 @@ def test_an_error_bounds_the_total_variation() -> None:
     data = logistic(40)
     point = optimum(data)
     expansion = Expansion(point, EXACT)
-    assert isinstance(point.objective.records, Records)
+    assert isinstance(point.objective.records, Weighted)
     moves = Optimum().moves(expansion, point.objective.records, -1.0)
     moves.error[:] = 1e-4
     moves.error[0] = 2e-3

@@ -29,9 +29,10 @@ from bdpvi import (
 from bdpvi.bayesian import Add, Remove
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import GuideDraws
-from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, start
+from bdpvi.bayesian.optimum.elbo import Objective, Point, start
 from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.sensitivity import largest
+from bdpvi.bayesian.optimum.weighted import Weighted
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.traces import log_likelihood
 
@@ -58,7 +59,7 @@ def table(name: str, rows: int, seed: int = 0) -> Dataset:
 def objective(name: str, data: Dataset, guide: type[GaussianGuide]) -> Objective:
     model = MODELS[name]
     last = -float(model.departure(torch.zeros(3).double())[-1])
-    return Objective(Records.of(model, data), model.precision(3), guide is MeanField, last)
+    return Objective(Weighted.of(model, data), model.precision(3), guide is MeanField, last)
 
 
 def optimum(name: str, data: Dataset, guide: type[GaussianGuide]) -> Point:

@@ -28,7 +28,7 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.bayesian.optimum.displacements import Moves
-from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, start
+from bdpvi.bayesian.optimum.elbo import Objective, Point, start
 from bdpvi.bayesian.optimum.enclosing import enclosing
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.newton import climb
@@ -43,6 +43,7 @@ from bdpvi.bayesian.optimum.panels import pairs
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.search import search
 from bdpvi.bayesian.optimum.series import changes, heat, truncation_bound
+from bdpvi.bayesian.optimum.weighted import Weighted
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.clipped import ClippedBernoulli
 from bdpvi.models.quadrature import derivatives
@@ -62,7 +63,7 @@ def problem(
 
 def objective(data: Dataset, guide: type[GaussianGuide], clip: float | None) -> Objective:
     model = BayesianLogisticRegression.unweighted(clip=clip, intercept=True)
-    return Objective(Records.of(model, data), 1.0, guide is MeanField)
+    return Objective(Weighted.of(model, data), 1.0, guide is MeanField)
 
 
 def optimum(data: Dataset, guide: type[GaussianGuide], clip: float | None) -> Point:
@@ -74,8 +75,8 @@ def brute(data: Dataset, guide: type[GaussianGuide], clip: float | None, near: P
     return climb(objective(data, guide, clip).at(near.mean * 0.9, near.metric * 1.1), 1e-13)[-1]
 
 
-def records(point: Point) -> Records:
-    assert isinstance(point.objective.records, Records)
+def records(point: Point) -> Weighted:
+    assert isinstance(point.objective.records, Weighted)
     return point.objective.records
 
 
@@ -103,7 +104,7 @@ def unenlarged(here: Point, rows: RowFits, clip: float | None) -> GaussianPairs:
     """Return the pairs before the proven errors are added."""
     model = BayesianLogisticRegression.unweighted(clip=clip, intercept=True)
     expansion = Expansion(here, 1e-12)
-    moves = Optimum(precision=1e-11).moves(expansion, Records.of(model, rows.records), rows.sign)
+    moves = Optimum(precision=1e-11).moves(expansion, Weighted.of(model, rows.records), rows.sign)
     return expansion.coordinates.pairs(moves.m, moves.y)
 
 
@@ -193,7 +194,7 @@ def test_errors_claimed_by_polynomials_hold(
     here = optimum(data, guide, clip)
     expansion = expanded(here, degree)
     model = BayesianLogisticRegression.unweighted(clip=clip, intercept=True)
-    terms = expansion.terms(Records.of(model, new))
+    terms = expansion.terms(Weighted.of(model, new))
     moves = expansion.solve(terms, 1.0)
     z = torch.cat([moves.m, moves.y])
     assert bool((polynomial_misses(expansion, z) <= expansion.truncation_error(z)).all())
@@ -221,7 +222,7 @@ def expanded(point: Point, degree: int) -> Expansion:
 @pytest.mark.parametrize("degree", [2, 3])
 def test_bound_is_about_what_is_missed_where_all_records_agree(diagonal: bool, degree: int) -> None:
     x, bound = torch.tensor([[0.7], [math.inf]], dtype=torch.float64).expand(2, 2000)
-    same = Records(x.unsqueeze(1), bound, torch.ones_like(bound))
+    same = Weighted(x.unsqueeze(1), bound, torch.ones_like(bound))
     here = climb(start(Objective(same, 1.0, diagonal)), 1e-12)[-1]
     expansion = expanded(here, degree)
     z = torch.tensor([[0.1, 0.01, -0.05, 0.05], [0.0, 0.001, 0.002, 0.01]], dtype=torch.float64)
@@ -698,7 +699,7 @@ def test_abalone_as_measured_before(uci: Path) -> None:
     accountant = Accountant(conversion="cks")
     accountant.step(GuideDraws((panel,), 1, 10.0))
     assert accountant.get_epsilon(delta=1e-5) == pytest.approx(0.244, rel=0.02)
-    here = climb(start(Objective(Records.of(model, data), 1.0, False)), 1e-12)[-1]
+    here = climb(start(Objective(Weighted.of(model, data), 1.0, False)), 1e-12)[-1]
     cost = panel.pairs.renyi(30.0)
     for record in [*cost.topk(3).indices.tolist(), 0, 1000, 2000]:
         changed = Objective(records(here).without(record), 1.0, False)

@@ -11,11 +11,12 @@ from test_route import GUIDES, brute, optimum, outlier, problem, records
 
 from bdpvi._ground.progress import silent
 from bdpvi.bayesian.optimum import route
-from bdpvi.bayesian.optimum.elbo import Objective, Records, start
+from bdpvi.bayesian.optimum.elbo import Objective, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.sizes import Size, memory, parameters_of, pays
+from bdpvi.bayesian.optimum.weighted import Weighted
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 
 
@@ -68,7 +69,7 @@ def test_newton_steps_solve_with_the_records_own_curvature(
 def test_the_priors_bound_holds_and_is_close_where_there_is_little_else(diagonal: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     x = 1e-3 * torch.randn(20, 3, generator=generator, dtype=torch.float64)
-    data = Records(x, torch.full((20,), math.inf, dtype=torch.float64), torch.ones_like(x[:, 0]))
+    data = Weighted(x, torch.full((20,), math.inf, dtype=torch.float64), torch.ones_like(x[:, 0]))
     here = climb(start(Objective(data, 4.0, diagonal)), 1e-13)[-1]
     expansion = Expansion(here)
     z = torch.randn(len(expansion.jacobian), 30, generator=generator, dtype=torch.float64)

@@ -17,8 +17,6 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from bdpvi._ground import validate
-
 BLANKS = frozenset(
     {"", "na", "n/a", "#n/a", "#na", "<na>", "nan", "-nan", "null", "none", "nat", "?", "-", "."}
 )
@@ -167,24 +165,6 @@ def printable_label(text: str) -> str:
     return f"{made[:183]}…{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
 
 
-def check_signs(decimal: str, thousands: str) -> None:
-    """Raise ValueError unless numbers can be written with these signs."""
-    validate.choice("decimal", decimal, (".", ","))
-    validate.choice("thousands", thousands, ("", ".", ",", " ", "'", "_"))
-    if decimal == thousands:
-        raise ValueError(f"thousands={thousands!r} is the decimal sign too: is decimal missing?")
-
-
-def check_date_format(date_format: str | None) -> None:
-    """Raise ValueError unless a day can be written and read in this format."""
-    if date_format:
-        day = date(2001, 12, 31)
-        if day_of(_strftime(day, date_format), date_format) != day:
-            raise ValueError(
-                f"date_format={date_format!r} must have a year, a month and a day, such as %d.%m.%Y"
-            )
-
-
 def number_of(text: str, decimal: str = ".", thousands: str = "", symbol: str = "") -> float | None:
     """Return the finite number that a text is, None if it is none.
 
@@ -270,18 +250,3 @@ def instant_of(text: str, date_format: str | None, zone: str | None) -> datetime
         return made.astimezone(timezone.utc)
     except (ValueError, OverflowError, re.error):
         return None
-
-
-def _strftime(day: date, date_format: str) -> str:
-    try:
-        return day.strftime(date_format)
-    except ValueError:
-        return ""
-
-
-def later(first: date, days: int) -> date:
-    """Return the day so much later, or the first or last that the calendar has."""
-    try:
-        return first + timedelta(days=days)
-    except OverflowError:
-        return date.max if days > 0 else date.min

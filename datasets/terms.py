@@ -1,0 +1,354 @@
+"""Terms of a formula: products of columns, powers, logarithms, splines and levels.
+
+A term is a product of factors, one for each column. Factors read a column's features as its
+encoding makes them, so their constants are the column's own: a formula has no further price.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdpvi._ground import validate
+from bdpvi.datasets.columns import Column, Numeric, OneHot
+
+Floats = NDArray[np.float64]
+BOUND = math.sqrt(3)
+"""Bounds of a column in its standard deviations from its mean: those of a uniform number."""
+
+
+def _clamped(column: Column, features: Floats) -> Floats:
+    """Return a number in standard deviations from its mean, (N,), within its bounds."""
+    assert isinstance(column, Numeric)
+    return np.clip(features[:, 0], -BOUND, BOUND)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A column itself: a number within its bounds, or a category's levels, 0 or 1.
+
+    Attributes:
+        column: the column.
+        reference: the level that others are compared with; "" for the first.
+        every: whether products have the reference level too, as their other factors stand nowhere
+            alone.
+
+    >>> Plain("age").values(Numeric("age", 40.0, 10.0), np.array([[1.0, 0.0]])).tolist()
+    [[1.0]]
+    """
+
+    kind: ClassVar[str] = "plain"
+    column: str
+    reference: str = ""
+    every: bool = False
+
+    def check(self, column: Column | None) -> None:
+        """Raise ValueError unless it suits the column's public constants, None without any."""
+
+    def _kept(self, column: Column, width: int) -> list[int]:
+        """Return the places of the column's features that a product has, of ``width`` in all."""
+        if isinstance(column, Numeric):
+            return [0]
+        if self.every or not isinstance(column, OneHot):
+            return [*range(width)]
+        base = column.categories.index(self.reference) if self.reference else 0
+        return [place for place in range(width) if place != base]
+
+    def values(self, column: Column, features: Floats) -> Floats:
+        """Return the factor's values, (N, k), from the features of its column."""
+        if isinstance(column, Numeric):
+            return _clamped(column, features)[:, None]
+        return features[:, self._kept(column, features.shape[1])]
+
+    def names(self, names: Sequence[str], column: Column) -> tuple[str, ...]:
+        """Return the names of its k values from those of the column's features."""
+        return tuple(names[at] for at in self._kept(column, len(names)))
+
+    def scale(self, column: Column) -> float:
+        """Return the units of the raw number in one of its values; 1 for levels."""
+        return column.sd if isinstance(column, Numeric) else 1.0
+
+
+@dataclass(frozen=True)
+class Power:
+    """A power of a number, measured from the column's mean and clamped at its bounds.
+
+    It is divided by the bound once for each degree above 1, so that it keeps the number's bounds.
+
+    >>> Power("age", 2).values(Numeric("age", 40.0, 10.0), np.array([[1.0], [-9.0]])).tolist()
+    [[0.5773502691896258], [1.7320508075688772]]
+    """
+
+    kind: ClassVar[str] = "power"
+    column: str
+    degree: int
+
+    def __post_init__(self) -> None:
+        validate.at_most("degree", validate.positive_int("degree", self.degree, least=2), 9)
+
+    def check(self, column: Column | None) -> None:
+        """See :meth:`Plain.check`."""
+
+    def values(self, column: Column, features: Floats) -> Floats:
+        """See :meth:`Plain.values`."""
+        return (_clamped(column, features) ** self.degree / BOUND ** (self.degree - 1))[:, None]
+
+    def names(self, names: Sequence[str], column: Column) -> tuple[str, ...]:
+        """See :meth:`Plain.names`."""
+        return (f"{self.column}^{self.degree}",)
+
+    def scale(self, column: Column) -> float:
+        """See :meth:`Plain.scale`."""
+        assert isinstance(column, Numeric)
+        return float(column.sd**self.degree * BOUND ** (self.degree - 1))
+
+
+@dataclass(frozen=True)
+class Log:
+    """The logarithm of a number with public bounds above 0, standardised by their logarithms.
+
+    >>> at = Numeric("dose", 5.0, 2.0)
+    >>> round(float(Log("dose").values(at, np.array([[9.0]]))[0, 0]), 6) == round(BOUND, 6)
+    True
+    """
+
+    kind: ClassVar[str] = "log"
+    column: str
+
+    def check(self, column: Column | None) -> None:
+        """See :meth:`Plain.check`."""
+        if column is None:
+            raise ValueError(
+                f"log({self.column}): it needs public bounds above 0 (--types, --constants)"
+            )
+        self._ends(column)
+
+    def _ends(self, column: Column) -> tuple[float, float]:
+        assert isinstance(column, Numeric)
+        low, high = (column.mean + sign * BOUND * column.sd for sign in (-1, 1))
+        if low <= 0:
+            raise ValueError(
+                f"log({self.column}): the column's lower bound is {low:.3g}; give it public bounds "
+                "above 0, or use bs()"
+            )
+        return math.log(low), math.log(high)
+
+    def values(self, column: Column, features: Floats) -> Floats:
+        """See :meth:`Plain.values`."""
+        assert isinstance(column, Numeric)
+        low, high = self._ends(column)
+        logs = np.log(column.mean + column.sd * _clamped(column, features))
+        return ((logs - (low + high) / 2) / self.scale(column))[:, None]
+
+    def names(self, names: Sequence[str], column: Column) -> tuple[str, ...]:
+        """See :meth:`Plain.names`."""
+        return (f"log({self.column})",)
+
+    def scale(self, column: Column) -> float:
+        """See :meth:`Plain.scale`."""
+        low, high = self._ends(column)
+        return (high - low) / math.sqrt(12)
+
+
+@dataclass(frozen=True)
+class Spline:
+    """A B-spline basis of a number between its bounds, without the first function.
+
+    Attributes:
+        column: the column.
+        size: number of basis functions; inner knots are evenly spaced unless they are given.
+        degree: degree of the pieces.
+        knots: inner knots in the column's units, ascending.
+
+    Source: de Boor, A Practical Guide to Splines (2001), chapter IX, eq. 14.
+
+    >>> Spline("age", 3).values(Numeric("age", 40.0, 10.0), np.array([[0.0]])).tolist()
+    [[0.375, 0.375, 0.125]]
+    """
+
+    kind: ClassVar[str] = "spline"
+    column: str
+    size: int
+    degree: int = 3
+    knots: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        validate.positive_int("degree of bs()", self.degree)
+        validate.at_most("df of bs()", validate.positive_int("df of bs()", self.size), 50)
+        inner = self.size - self.degree
+        if inner < 0 or (self.knots and len(self.knots) != inner):
+            raise ValueError(
+                f"bs({self.column}): df={self.size} with degree={self.degree} and "
+                f"{len(self.knots)} knots; df must be the degree, plus 1 for each knot"
+            )
+        if any(not math.isfinite(k) for k in self.knots) or [*self.knots] != sorted(self.knots):
+            raise ValueError(f"bs({self.column}): knots must ascend, got {self.knots}")
+
+    def check(self, column: Column | None) -> None:
+        """See :meth:`Plain.check`."""
+        if self.knots and column is None:
+            raise ValueError(
+                f"bs({self.column}): knots need public bounds (--types, --constants); df= does not"
+            )
+        if self.knots and np.any(np.abs(self._inner(column)) >= BOUND):
+            raise ValueError(
+                f"bs({self.column}): knots {self.knots} must lie within the column's bounds"
+            )
+
+    def _inner(self, column: Column | None) -> Floats:
+        """Return the inner knots in standard deviations from the mean."""
+        if not self.knots:
+            return np.linspace(-BOUND, BOUND, self.size - self.degree + 2)[1:-1]
+        assert isinstance(column, Numeric)
+        return (np.array(self.knots) - column.mean) / column.sd
+
+    def values(self, column: Column, features: Floats) -> Floats:
+        """See :meth:`Plain.values`."""
+        return basis(_clamped(column, features), self._inner(column), self.degree)[:, 1:]
+
+    def names(self, names: Sequence[str], column: Column) -> tuple[str, ...]:
+        """See :meth:`Plain.names`."""
+        return tuple(f"bs({self.column})[{number}]" for number in range(1, self.size + 1))
+
+    def scale(self, column: Column) -> float:
+        """See :meth:`Plain.scale`."""
+        return 1.0
+
+
+def basis(at: Floats, inner: Floats, degree: int) -> Floats:
+    """Return all B-splines on [-BOUND, BOUND], (N, inner + degree + 1), by de Boor's recursion."""
+    ends = [BOUND] * (degree + 1)
+    knots = np.array([*(-end for end in ends), *inner, *ends])
+    at = np.minimum(at, np.nextafter(BOUND, 0.0))[:, None]
+    made = ((knots[:-1] <= at) & (at < knots[1:])).astype(np.float64)
+    for order in range(1, degree + 1):
+        low, high = knots[: -order - 1], knots[order + 1 :]
+        rising, falling = knots[order:-1] - low, high - knots[1:-order]
+        left = np.divide(at - low, rising, out=np.zeros((len(at), len(low))), where=rising > 0)
+        right = np.divide(high - at, falling, out=np.zeros((len(at), len(low))), where=falling > 0)
+        made = left * made[:, :-1] + right * made[:, 1:]
+    return made
+
+
+Factor = Plain | Power | Log | Spline
+Term = tuple[Factor, ...]
+
+
+def product_of(term: Term, columns: Mapping[str, Column], parts: Mapping[str, Floats]) -> Floats:
+    """Return a term's values, (N, k): products of one value of each factor, the last the quickest.
+
+    Products of numbers are divided by the bound for each number but the first.
+    """
+    made = np.ones((len(next(iter(parts.values()))), 1))
+    for factor in term:
+        one = factor.values(columns[factor.column], parts[factor.column])
+        made = (made[:, :, None] * one[:, None]).reshape(len(one), -1)
+    return made / BOUND ** _excess(term, columns)
+
+
+def names_of(
+    term: Term, columns: Mapping[str, Column], names: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """Return the names of a term's values from those of the columns' features."""
+    each = (factor.names(names[factor.column], columns[factor.column]) for factor in term)
+    return tuple(":".join(parts) for parts in product(*each))
+
+
+def scale_of(term: Term, columns: Mapping[str, Column]) -> float:
+    """Return the units of the raw product in one of the term's values."""
+    whole = math.prod(factor.scale(columns[factor.column]) for factor in term)
+    return whole * BOUND ** _excess(term, columns)
+
+
+def _excess(term: Term, columns: Mapping[str, Column]) -> int:
+    numbers = (
+        isinstance(columns[factor.column], Numeric) and not isinstance(factor, Spline)
+        for factor in term
+    )
+    return max(0, sum(numbers) - 1)
+
+
+class Features(NamedTuple):
+    """The features of a column or of a term.
+
+    Attributes:
+        names: their names.
+        scales: centre and scale of the number behind each; 0 and 1 where there is none.
+        column: the column; None for a product, a power, a logarithm or a spline.
+        blank: whether the last feature says that a cell is blank.
+        term: the term; () for a column, and for the sign of a blank that stands alone.
+        sign: the number whose sign of a blank it is.
+    """
+
+    names: tuple[str, ...]
+    scales: tuple[tuple[float, float], ...]
+    column: Column | None
+    blank: bool = False
+    term: Term = ()
+    sign: str = ""
+
+
+def features_of(column: Column, names: tuple[str, ...], blank: bool) -> Features:
+    """Return the features of a column with these names."""
+    others = [(0.0, 1.0)] * (len(names) - len(column.scales))
+    return Features(names, (*column.scales, *others), column, blank)
+
+
+def of_terms(terms: Sequence[Term], plain: Sequence[Features]) -> tuple[Features, ...]:
+    """Return the features of terms, by those of the columns; without terms, of each column.
+
+    A number that is no term by itself has its sign of a blank at the end.
+    """
+    if not terms:
+        return tuple(plain)
+    left = {one.column.name: one for one in plain if one.column is not None}
+    columns = {name: one.column for name, one in left.items() if one.column is not None}
+    names = {name: one.names for name, one in left.items()}
+    used = {factor.column for term in terms for factor in term}
+    made = []
+    for term in terms:
+        if len(term) == 1 and isinstance(term[0], Plain):
+            made.append(left.pop(term[0].column))
+            continue
+        own = names_of(term, columns, names)
+        made.append(Features(own, ((0.0, scale_of(term, columns)),) * len(own), None, term=term))
+    for name, one in left.items():
+        if name in used and columns[name].scaled and one.blank:
+            made.append(Features(one.names[-1:], ((0.0, 1.0),), None, blank=True, sign=name))
+    return tuple(made)
+
+
+def joined(
+    blocks: Sequence[Features], parts: Mapping[str, Floats], columns: Sequence[Column]
+) -> Floats:
+    """Return all features, (N, d), from those of each column."""
+    named = {column.name: column for column in columns}
+    return np.hstack(
+        [
+            parts[one.column.name]
+            if one.column is not None
+            else product_of(one.term, named, parts)
+            if one.term
+            else parts[one.sign][:, -1:]
+            for one in blocks
+        ]
+    )
+
+
+def references_of(terms: Sequence[Term], columns: Sequence[Column]) -> dict[str, str]:
+    """Return the reference levels of categories: those stated, and those of products."""
+    levels = {c.name: c.categories for c in columns if isinstance(c, OneHot) and c.categories}
+    return {
+        factor.column: factor.reference or levels[factor.column][0]
+        for term in terms
+        for factor in term
+        if isinstance(factor, Plain)
+        and factor.column in levels
+        and (factor.reference or (len(term) > 1 and not factor.every))
+    }
