@@ -26,10 +26,10 @@ from bdpvi.guides import Laplace
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases.released import Release
 from bdpvi.releases.transaction import Transaction, trial_work
-from bdpvi.sklearn.base import Floats
 from bdpvi.sklearn.inputs import Inputs
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.reading import MANY, try_file
+from bdpvi.tables.rows import Floats
 from bdpvi.tables.setup import Setup
 
 

@@ -27,10 +27,9 @@ from bdpvi.datasets.schema import Schema, declared_by
 from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import at_most
 from bdpvi.score.reading import NUMBERS
-from bdpvi.sklearn.base import Floats
 from bdpvi.tables.encoded import Perform, encode
 from bdpvi.tables.request import Public
-from bdpvi.tables.rows import Encoded, Rows
+from bdpvi.tables.rows import Encoded, Floats, Rows
 from bdpvi.tables.validation import purchase
 
 try:
