@@ -330,7 +330,7 @@ def exports(tables: int) -> None:
                     if coefficient.note != BASE
                 }
                 slopes = [shown[name] for name in ("Alter", "krea", "HbA1c")]
-                truths = [hospital.EFFECTS[slope.name] * slope.scale for slope in slopes]
+                truths = [hospital.EFFECTS[slope.name] for slope in slopes]
                 sign = 1 if "Raucher=True" in shown else -1
                 slopes.append(shown["Raucher=True" if sign > 0 else "Raucher=False"])
                 truths.append(sign * hospital.EFFECTS["Raucher"])
@@ -340,7 +340,9 @@ def exports(tables: int) -> None:
                 found = torch.tensor([one.measured for one in shown.values()])
                 seen.append(found[z > 4])
                 age = [*shown].index("Alter")
-                ratios.append((slopes[0].sd or 0.0) / float(error[age]))
+                assert release.encoding is not None
+                scale = dict(zip(release.feature_names, release.encoding.scales, strict=True))
+                ratios.append((slopes[0].sd or 0.0) * scale["Alter"][1] / float(error[age]))
                 reliable.append(bool(summary.reliable))
             hit = torch.tensor(hits).double()
             of_it = float(hit.mean(1).std()) / math.sqrt(tables)

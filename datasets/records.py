@@ -27,8 +27,7 @@ if TYPE_CHECKING:  # settings need not load bars
 
 T = TypeVar("T")
 S = TypeVar("S")
-_AHEAD, _FEW = 32, 8
-"""Blocks, and pieces of memory, that are handed to an executor at once."""
+_AHEAD = 32
 
 
 class Part(Protocol):
@@ -40,18 +39,6 @@ class Part(Protocol):
 
     def read(self) -> Iterator[Any]:
         """Yield its rows, a few at a time."""
-
-
-@dataclass(frozen=True, eq=False)
-class Piece(Generic[T]):
-    """Rows in memory, to be sent to a worker."""
-
-    name: str
-    rows: T
-
-    def read(self) -> Iterator[T]:
-        """Yield the rows, together."""
-        yield self.rows
 
 
 class People:
@@ -143,12 +130,6 @@ class Held(Generic[T]):
         """Yield the sum of every block, in order."""
         yield f(self.part, *public)
 
-    def of_pieces(
-        self, pieces: Sequence[Piece[Any]], what: str, f: Callable[..., S], *public: Any
-    ) -> Iterator[S]:
-        """Yield ``f(rows, *public)`` of each piece, whose rows need not be of the table."""
-        return (f(piece.rows, *public) for piece in pieces)
-
     def sum(self, f: Callable[..., S], *public: Any) -> S:
         """Return the sum of ``f(part, *public)``: arrays, or tuples and dictionaries of arrays."""
         return f(self.part, *public)
@@ -233,13 +214,6 @@ class Spread(Generic[T]):
         """
         if not hasattr(self.parts[0], "file"):
             replace(self, parts=self.parts[:1], steps=(), track=None).sum(len)
-
-    def of_pieces(
-        self, pieces: Sequence[Piece[Any]], what: str, f: Callable[..., S], *public: Any
-    ) -> Iterator[S]:
-        """Do :meth:`Held.of_pieces` by the workers; ``what`` is for the progress bar."""
-        some: Spread[Any] = replace(self, parts=pieces, steps=(), ahead=_FEW, what=what)
-        return some.each(f, *public)
 
     def sum(self, f: Callable[..., S], *public: Any) -> S:
         """Do :meth:`Held.sum`."""

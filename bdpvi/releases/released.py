@@ -75,8 +75,13 @@ class Release(Published):
         *,
         odds: bool = False,
         reference: Mapping[str, str] | None = None,
+        per: Mapping[str, float] | None = None,
     ) -> Summary:
         """Return a table of the coefficients: estimates, intervals, P(coefficient > 0).
+
+        Coefficients of a table's numbers are per unit of their columns; those of features that come
+        as they are, per unit of the feature. ``str`` prints the table, notebooks show it, and
+        :meth:`~bdpvi.releases.summary.Summary.save` writes HTML, LaTeX, CSV or a forest plot.
 
         With an :attr:`estimate` intervals have coverage ``level``, and the table has privacy's
         share of each standard deviation. Without one they are quantiles of the draws, and the
@@ -92,11 +97,13 @@ class Release(Published):
                 default the first level of a category, which is the most frequent by noisy counts
                 if its levels were estimated privately; for draws of a guide the one that varies
                 least. Privacy's share of a difference of two weights is unknown.
+            per: units of a column that its coefficient is for, such as ``{"age": 10}``.
 
         Raises:
-            ValueError: if ``level`` is not a probability, or a column has no such level.
+            ValueError: if ``level`` is not a probability, or a column has no such level or is no
+                number.
         """
-        return summarised(self, level, odds, reference)
+        return summarised(self, level, odds, reference, per)
 
     @on_host
     def with_draws(self, draws: int) -> Release:

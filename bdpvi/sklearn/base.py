@@ -263,5 +263,5 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self.summary_ = self.release_.summary()
         rows = self.summary_.coefficients[: len(self.center_)]
         ends = np.array([(row.low, row.high) for row in rows], dtype=np.float64)
-        self.coef_interval_ = ends / np.reshape(self.scale_, (-1, 1))
-        return np.asarray([row.mean for row in rows] / self.scale_)
+        self.coef_interval_ = ends
+        return np.asarray([row.mean for row in rows])

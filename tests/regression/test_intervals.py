@@ -184,18 +184,16 @@ def test_categories_have_a_base_level_and_units_their_odds(
     assert means[1] / means[0] == pytest.approx(0.5, abs=0.05)  # half of the records are b
     assert rows["kind=b"].note == ""
     assert abs(rows["kind=b"].mean - 0.8) < 5 * (rows["kind=b"].sd or 0.0)
-    assert rows["age"].scale == 10
-    assert rows["age"].ratio()[0] == pytest.approx(math.exp(rows["age"].mean))
-    assert rows["age"].ratio(per_unit=True)[2] == pytest.approx(
-        math.exp((rows["age"].high or 0.0) / 10)
-    )
-    assert "per unit" in str(summary)
+    assert found.estimate is not None
+    ten = found.summary(per={"age": 10}).coefficients[0]
+    assert ten.ratio()[0] == pytest.approx(math.exp(10 * rows["age"].mean))
+    assert ten.mean == pytest.approx(found.estimate.mean[0])  # its public scale is 10
     _another_reference_level(found)
     bdpvi.save_release(found, tmp_path / "release.json")
     assert run("summary", tmp_path / "release.json", "--reference", "kind=c") == 0
     assert "'kind' is compared with 'c'" in capsys.readouterr().out
     assert run("summary", tmp_path / "release.json", "--reference", "kind") == 2
-    assert "reference='kind' must be COLUMN=LEVEL" in capsys.readouterr().err
+    assert "reference='kind' must be like smokes=never" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("blanks", "reliable"), [(3, True), (0, False)])
