@@ -125,7 +125,7 @@ class Log:
         """See :meth:`Plain.check`."""
         if column is None:
             raise ValueError(
-                f"log({self.column}): it needs public bounds above 0 (--types, --constants)"
+                f"log({self.column}): it needs public bounds above 0 (--constants, or bdpvi table)"
             )
         self._ends(column)
 
@@ -194,7 +194,7 @@ class Spline:
         """See :meth:`Plain.check`."""
         if self.knots and column is None:
             raise ValueError(
-                f"bs({self.column}): knots need public bounds (--types, --constants); df= does not"
+                f"bs({self.column}): knots need public bounds (--constants, or bdpvi table); df= does not"
             )
         if self.knots and np.any(np.abs(self._inner(column)) >= BOUND):
             raise ValueError(
