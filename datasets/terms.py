@@ -273,6 +273,15 @@ class Features(NamedTuple):
     term: Term = ()
     sign: str = ""
 
+    def units(self, per: Mapping[str, float]) -> float:
+        """Return the units of the raw number or product that is ``per[NAME]`` of each column."""
+        if self.column is not None and self.column.scaled:
+            return per.get(self.column.name, 1.0)
+        degrees = (
+            (f.column, getattr(f, "degree", 1)) for f in self.term if isinstance(f, Plain | Power)
+        )
+        return math.prod(per.get(name, 1.0) ** degree for name, degree in degrees)
+
 
 def features_of(column: Column, names: tuple[str, ...], blank: bool) -> Features:
     """Return the features of a column with these names."""

@@ -163,8 +163,9 @@ def blocks_of(terms: Sequence[Any], columns: Sequence[RowColumn]) -> list[Block]
     Raises:
         ValueError, KeyError: if a term is unknown.
     """
-    left, found, used = {one.name: one for one in columns}, [], set()
     whole = {one.name: one for one in columns}
+    left, used = dict(whole), set()
+    found: list[Block] = []
 
     def add(*block: Any) -> None:
         found.append(Block(found[-1].end if found else 0, *block))

@@ -104,7 +104,8 @@ def test_a_formula_s_terms_are_computed_in_a_database(
     tmp_path: Path, model: str, dialect: str
 ) -> None:
     """The limits are 3 and 1: beyond and within the bounds of a term's numbers."""
-    inside = PEOPLE.assign(years=[0.5, 1.7, None, 1e9, -1.0, 0.25, -1.7])
+    years = pd.Series([0.5, 1.7, np.nan, 1e9, -1.0, 0.25, -1.7])
+    inside = PEOPLE.assign(years=years)
     for at, unknown in enumerate(("other", "refuse")):
         path = tmp_path / f"{at}.json"
         bdpvi.save_release(release_of(MODELS[model], with_terms(unknown), size=0.2), path)

@@ -28,6 +28,7 @@ from torch import Tensor
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.objective import Peak
 from bdpvi.bayesian.mode.rows import TINY, OwnTerms, solve_shifts
+from bdpvi.bayesian.neighbours.rows import Piece, each_piece
 from bdpvi.bayesian.optimum.packed import (
     indices,
     monomials,
@@ -38,7 +39,6 @@ from bdpvi.bayesian.optimum.packed import (
     width,
 )
 from bdpvi.bayesian.optimum.weighted import Weighted, blocks
-from bdpvi.datasets.records import Piece
 
 NEGLIGIBLE, TOLERABLE = 1e-10, 1e-7
 """Limits on the total variation distance of a neighbour's Gaussian from the true one: to accept a
@@ -224,7 +224,7 @@ def neighbours(mode: Peak, expansion: ModeExpansion, records: Weighted, sign: fl
     n, data, count = len(mode.point), mode.posterior.records, mode.posterior.count
     places, moved = blocks(len(records), width(n, 2), _PIECE), Moved.none(len(records), n)
     pieces = [Piece(f"{len(one)} neighbours", one) for one in map(records.select, places)]
-    found = data.of_pieces(pieces, "neighbours", _neighbours_of, expansion, sign)
+    found = each_piece(data, pieces, _neighbours_of, expansion, sign)
     for place, some in zip(places, found, strict=True):
         moved.write_at(place, some)
     rough = (~(moved.error <= TINY)).nonzero()[:, 0]

@@ -41,11 +41,6 @@ class ModelTable:
         return len(self.table)
 
     @property
-    def columns(self) -> int:
-        """The number of the model's variables."""
-        return self.model.design(torch.zeros(1, len(self.table.feature_names))).shape[1]
-
-    @property
     def blocks(self) -> int:
         """The number of blocks, at least 1."""
         return max(1, -(-len(self) // ROWS))
