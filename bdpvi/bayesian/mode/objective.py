@@ -24,20 +24,9 @@ EXACT = 1e-6
 """Largest distance of a fit from the mode, in standard deviations."""
 
 
-def _crossing(part: Weighted, point: Tensor, root: Tensor, reach: float) -> Weighted:
-    return part.select(part.crossing(point, root, reach))
-
-
-class _Largest(float):
-    """A number whose sum with another is the larger of the two."""
-
-    def __add__(self, other: float) -> _Largest:
-        return _Largest(max(self, other))
-
-
-def _longest(part: Weighted, root: Tensor) -> tuple[_Largest, Weighted]:
+def _longest(part: Weighted, root: Tensor) -> tuple[list[float], Weighted]:
     lengths = part.lengths(root)
-    return _Largest(lengths.max() if len(lengths) else 0.0), part.select(slice(0))
+    return [float(lengths.max()) if len(lengths) else 0.0], part.select(slice(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +56,7 @@ class LogPosterior:
 
     def near(self, point: Tensor, root: Tensor, reach: float) -> Weighted:
         """Return the rows that a displacement of at most ``reach`` may carry across the kink."""
-        return self.records.sum(_crossing, point, root, reach)
+        return self.records.sum(methodcaller("near", point, root, reach))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +85,7 @@ class Peak:
     @cached_property
     def _longest(self) -> tuple[float, Weighted]:
         longest, none = self.posterior.records.sum(_longest, self.root)
-        return float(longest), none
+        return max(longest), none
 
     @property
     def longest(self) -> float:

@@ -179,7 +179,9 @@ def start(objective: Objective) -> Point:
     """
 
     def sums(block: Weighted) -> tuple[Tensor]:
-        steep = block.slope / torch.linalg.vector_norm(block.x, dim=1).clamp(min=1)
+        steep = block.loss.steepest(block.mark) / torch.linalg.vector_norm(block.x, dim=1).clamp(
+            min=1
+        )
         most = block.loss.bound.curvature
         return ((block.x.T * (block.weight * steep.clamp(max=most))) @ block.x,)
 
