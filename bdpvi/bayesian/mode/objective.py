@@ -56,7 +56,8 @@ class LogPosterior:
 
     def near(self, point: Tensor, root: Tensor, reach: float) -> Weighted:
         """Return the rows that a displacement of at most ``reach`` may carry across the kink."""
-        return self.records.sum(methodcaller("near", point, root, reach))
+        found: Weighted = self.records.sum(methodcaller("near", point, root, reach))
+        return found
 
 
 @dataclass(frozen=True, eq=False)
