@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from bdpvi.releases.released import Release
     from bdpvi.releases.shared_file import load_release, save_release
     from bdpvi.synthesis.released import synthesize
+    from bdpvi.tables.prepared import fit_private
     from bdpvi.tables.private import private
-    from bdpvi.tables.routes import fit_private
 else:
     __getattr__ = lazy(
         __name__,
@@ -98,7 +98,7 @@ else:
             "releases.released": ("Release",),
             "synthesis.released": ("synthesize",),
             "tables.private": ("private",),
-            "tables.routes": ("fit_private",),
+            "tables.prepared": ("fit_private",),
         },
         packages=(
             "bayesian",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -59,6 +59,7 @@ class Dataset:
     name: str = "data"
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     people: People = field(default_factory=People, repr=False)
+    items: ClassVar[None] = None
 
     @property
     def ledger(self) -> Any:
@@ -350,19 +351,6 @@ def in_arrays(data: object) -> dict[str, Tensor]:
     found = getattr(getattr(items, "source", data), "tensors", ())
     names = getattr(items, "names", ()) or ("x", "y")
     return dict(zip(names, found, strict=False))
-
-
-def in_memory(data: Data) -> Dataset:
-    """Return the records, for a route that needs each of them.
-
-    Raises:
-        ValueError: if they are in blocks.
-    """
-    if isinstance(data, BlockData):
-        raise ValueError(
-            f"table={data.name!r} is in blocks, and this route needs single records in memory"
-        )
-    return data
 
 
 @dataclass(frozen=True, eq=False)

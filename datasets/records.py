@@ -103,6 +103,7 @@ class Held(Generic[T]):
     """
 
     in_memory: ClassVar[bool] = True
+    blocks: ClassVar[int] = 1
 
     part: T
 
@@ -112,6 +113,10 @@ class Held(Generic[T]):
     def map(self, f: Callable[..., S], *public: Any) -> Held[S]:
         """Return the records as ``f`` makes them, each part ``f(part, *public)``."""
         return Held(f(self.part, *public))
+
+    def thinned(self, step: int) -> Held[T]:
+        """Do :meth:`Spread.thinned`: the first block is all."""
+        return self
 
     def first(self) -> T:
         """Return the records that are read first: here all."""
@@ -307,8 +312,11 @@ def sum_of_results(one: Any, other: Any) -> Any:
     return one + other
 
 
-class _Worker(ValueError):
-    """A sentence about workers, which needs no block's name."""
+class Largest(float):
+    """A number whose sum with another is the larger of both."""
+
+    def __add__(self, other: float) -> Largest:
+        return Largest(max(self, other))
 
 
 def _sum_of(
@@ -321,7 +329,7 @@ def _sum_of(
     from bdpvi.datasets import digests  # late: settings add nothing up
 
     if (found := version("bdpvi")) != made_by:
-        raise _Worker(
+        raise ValueError(
             f"executor: a worker has bdpvi {found} and this process {made_by}; install the same "
             "version there"
         )
@@ -369,7 +377,8 @@ def _result(block: Part, future: Future[S]) -> S:
 
 def _raise_block_error(block: Part, error: BaseException) -> NoReturn:
     """Raise the error of a block, with its name."""
-    if isinstance(error, _Worker):
+    words = str(error)
+    if words.startswith("executor: "):
         raise error
     if isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker":
         raise ValueError(
@@ -379,7 +388,6 @@ def _raise_block_error(block: Part, error: BaseException) -> NoReturn:
         raise ValueError(
             f"executor: the sum of {block.name} was cancelled; its scheduler may have ended"
         ) from error
-    words = str(error)
     unsent = "pickle", "serialize", "local object"
     if isinstance(error, pickle.PicklingError) or any(one in words for one in unsent):
         raise ValueError(

@@ -22,14 +22,13 @@ from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import Tally, numbers_in, seems, sign_options
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.stored import files_of
-from bdpvi.datasets.table import ODD, Table, in_blocks
+from bdpvi.datasets.table import ODD, Table, in_blocks, is_path
 from bdpvi.datasets.types import ColumnType
 from bdpvi.releases.row_counts import FEWEST, MOST
 from bdpvi.score.reading import BOOLEAN, NUMBERS, UNUSED
 from bdpvi.tables.encoded import check, price_of
 from bdpvi.tables.looks import Finding, Price, TableLook, TargetLook
 from bdpvi.tables.request import Machine, Public, Request
-from bdpvi.tables.setup import Remaining
 from bdpvi.tables.sheet import FEW, Column, Totals, persons_of, totals
 from bdpvi.tables.validation import purchase
 
@@ -89,7 +88,7 @@ def look(
         public=public if public.types else replace(public, types=rows.schema),
         unit=Unit(unit) if isinstance(unit, str) else unit,
     )
-    alone = isinstance(table, str | os.PathLike) and not in_blocks(table)
+    alone = is_path(table) and not in_blocks(table)
     if machine.executor is None and alone:
         found = look_at_frame(rows.frame(text=True, least=0), asked, written)
     else:
@@ -101,7 +100,7 @@ def look(
 
 def seeming(table: Any, file: FileFormat) -> FileFormat:
     """Return the format that a table, or its first file, seems to have."""
-    if not isinstance(table, str | os.PathLike) or "://" in os.fspath(table):
+    if not is_path(table) or "://" in os.fspath(table):
         return file
     return seems(files_of(os.fspath(table))[0], file)
 
@@ -389,8 +388,7 @@ def _price(
     )
     known = replace(asked, public=public)
     try:
-        left = Remaining.whole(known.distance, asked.rows_of_person)
-        check(known, purchase(known, used), left)
+        check(known, purchase(known, used), known.whole(asked.rows_of_person))
     except TooFewRecordsError as error:
         words = str(error).partition(" Nothing was fitted")[0].rstrip(".")
         return price, [Finding(words, costly=True)]

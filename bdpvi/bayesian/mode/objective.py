@@ -18,15 +18,15 @@ from torch import Tensor
 
 from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.weighted import Weighted
-from bdpvi.datasets.records import Held, Spread
+from bdpvi.datasets.records import Held, Largest, Spread
 
 EXACT = 1e-6
 """Largest distance of a fit from the mode, in standard deviations."""
 
 
-def _longest(part: Weighted, root: Tensor) -> tuple[list[float], Weighted]:
+def _longest(part: Weighted, root: Tensor) -> tuple[Largest, Weighted]:
     lengths = part.lengths(root)
-    return [float(lengths.max()) if len(lengths) else 0.0], part.select(slice(0))
+    return Largest(lengths.max() if len(lengths) else 0.0), part.select(slice(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Peak:
     @cached_property
     def _longest(self) -> tuple[float, Weighted]:
         longest, none = self.posterior.records.sum(_longest, self.root)
-        return max(longest), none
+        return float(longest), none
 
     @property
     def longest(self) -> float:
