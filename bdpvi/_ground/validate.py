@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bdpvi._ground.outputs import several
@@ -108,6 +108,17 @@ def choice(name: str, value: str, among: Iterable[str]) -> str:
     names = list(among)
     if value not in names:
         raise ValueError(f"{name} must be one of {names}, got {value!r}")
+    return value
+
+
+def text(name: str, value: Any, holds: Callable[[str], object], rule: str) -> str:
+    """Return ``value``, or raise ValueError unless it is text for which ``holds``.
+
+    >>> text("unit", "patient", len, "be a name")
+    'patient'
+    """
+    if not isinstance(value, str) or not holds(value):
+        raise ValueError(f"{name} must {rule}, got {value!r:.80}")
     return value
 
 

@@ -67,14 +67,14 @@ def synthesize(
     from bdpvi.releases.publishing import secret_of
     from bdpvi.synthesis.released import rehearse
 
-    work = Counting.of(data, counts, columns, account, workers.is_given)
+    work = Counting(data, counts, columns, account, workers.is_given)
     samples.check()
     if work.blocks:
         report.check_in_memory()
     order = work.order  # refuse before anything is stored
     if not work.blocks:
         report.check([*order.declared, *order.kinds])
-    work = work.look_first(screen)
+    work.look_first(screen)
     rehearse(order, work.known.file, rows_text)
     fraction = None if work.blocks or report.no_report else report.test_fraction
     with workers.machine(progress=screen.bars) as machine:
@@ -129,7 +129,7 @@ def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json:
         secret = {
             "folder": where["secret"],
             "ledger": people.path,
-            "spent": spent and to_json(spent),
+            "spent": to_json(spent),
         }
         public = {"out": where["out"], "rows": made.rows, "receipt": to_json(made.receipt)}
         outputs.say(store.json_text({"public": public, "secret": secret}))

@@ -248,8 +248,7 @@ def check_terms(budget: Budget | None, unit: str, rows: int) -> None:
     """Raise ValueError unless these terms are valid for a ledger."""
     if budget is not None and not isinstance(budget, Budget):
         raise ValueError(f"budget must be a Budget or None, got {budget!r}")
-    if not isinstance(unit, str) or not unit:
-        raise ValueError(f"unit must be {ROW!r} or the column that names persons, got {unit!r}")
+    validate.text("unit", unit, len, f"be {ROW!r} or the column that names persons")
     if validate.positive_int("rows_per_unit", rows) > 1 and unit == ROW:
         raise ValueError(f"rows_per_unit={rows} needs unit=, the column that names persons")
 

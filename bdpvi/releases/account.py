@@ -83,7 +83,7 @@ class StatementLine:
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON types."""
         names = ("time", "what", "out", "charges", "pending")
-        return {name: getattr(self, name) for name in names} | {"alone": _json(self.alone)}
+        return {name: getattr(self, name) for name in names} | {"alone": to_json(self.alone)}
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Statement:
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON types."""
         lines = [line.to_dict() for line in self.lines]
-        return {"works": lines, "total": _json(self.total), "guarantee": self.guarantee}
+        return {"works": lines, "total": to_json(self.total), "guarantee": self.guarantee}
 
 
 def in_words(bound: Bound | None) -> str:
@@ -206,10 +206,6 @@ def with_history(receipt: Receipt, ledger: Ledger) -> Receipt:
     if refused:
         source += f", after {several(refused, 'refused target')}"
     return replace(receipt, source=source, together=together_of(ledger, receipt.bound.delta))
-
-
-def _json(bound: Bound | None) -> Any:
-    return None if bound is None else to_json(bound)
 
 
 def same_people(ledger: Path) -> str:

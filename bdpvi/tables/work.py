@@ -34,8 +34,8 @@ from bdpvi.datasets.units import Persons, RowLimit, without_unit
 from bdpvi.guides import Laplace
 from bdpvi.privacy.book import ROW
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.privacy.places import Places
 from bdpvi.releases import persons
+from bdpvi.releases.publishing import Places
 from bdpvi.releases.route import Allowance
 from bdpvi.releases.table_file import TableFile
 from bdpvi.releases.transaction import Transaction
