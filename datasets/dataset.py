@@ -171,6 +171,15 @@ class Dataset:
         """Return the records at ``index`` (positions or a boolean mask), with their ids."""
         return replace(self, x=self.x[index], y=self.y[index], ids=self.ids[index])
 
+    def taking(self, takes: Callable[..., Tensor] | None) -> Dataset:
+        """Return the records that ``takes(x, y)``, (N,), accepts; tell the owner of the others."""
+        good = None if takes is None or not len(self) else takes(self.x, self.y)
+        if good is None or bool(good.all()):
+            return self
+        why = "a target or an exposure is outside the range of the model"
+        tell_owner(int((~good).sum()), "record", why, 4)
+        return self.select(good)
+
     def without(self, record_id: int) -> Dataset:
         """Return the leave-one-out neighbour: the data without record ``record_id``."""
         keep = self.ids != record_id

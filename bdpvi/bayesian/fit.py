@@ -35,7 +35,7 @@ from bdpvi.datasets.dataset import BlockData, Dataset, People, in_arrays
 from bdpvi.datasets.items import pair
 from bdpvi.datasets.sketch import tell_of_copies
 from bdpvi.guides.checks import require
-from bdpvi.models.contract import Model, fitting
+from bdpvi.models.contract import Model
 from bdpvi.models.logistic import with_categories
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import EXPERIMENT, Key
@@ -239,7 +239,7 @@ def fit(
         data = Dataset.of(*pair(data))
     model = with_categories(model, _one_hot(data.preprocessing))
     if isinstance(data, Dataset):
-        data = fitting(model, data)
+        data = data.taking(getattr(model, "takes", None))
     data.people.share(ledger, parts=data.some)
     shown = in_arrays(data)
     basis.given_assumptions(data, **shown)

@@ -26,7 +26,7 @@ from bdpvi.datasets.dataset import BlockData, Data, Dataset, in_arrays
 from bdpvi.datasets.items import by_index, pair
 from bdpvi.datasets.named import by_argument, has_arguments
 from bdpvi.guides import Laplace
-from bdpvi.models.contract import Model, fitting
+from bdpvi.models.contract import Model
 from bdpvi.models.linear import BayesianLinearRegression
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
@@ -81,10 +81,7 @@ class Prepared:
             ValueError: if model, data or guide do not suit the route; nothing is charged. This does
                 not depend on records: invalid ones are left out.
         """
-        if isinstance(data, Dataset):
-            data = fitting(model, data)
-        else:
-            data = data.taking(getattr(model, "takes", None))
+        data = data.taking(getattr(model, "takes", None))
         model = getattr(model, "plain", model)
         check_unused(guide)
         shown = in_arrays(data)

@@ -17,7 +17,8 @@ from bdpvi import BayesianPoissonRegression, load_release, private
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.formula import read_formula, target_of
-from bdpvi.datasets.terms import BOUND, Log, Plain, Power, Spline, basis
+from bdpvi.datasets.terms import Log, Plain, Power, Spline
+from bdpvi.score.bases import BOUND, basis
 from bdpvi.sklearn import PrivateLogisticRegression
 from bdpvi.tables import Public
 

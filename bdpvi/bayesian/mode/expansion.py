@@ -224,7 +224,7 @@ def neighbours(mode: Peak, expansion: ModeExpansion, records: Weighted, sign: fl
     n, data, count = len(mode.point), mode.posterior.records, mode.posterior.count
     places, moved = blocks(len(records), width(n, 2), _PIECE), Moved.none(len(records), n)
     pieces = [Piece(f"{len(one)} neighbours", one) for one in map(records.select, places)]
-    found = each_piece(data, pieces, _neighbours_of, expansion, sign)
+    found = each_piece(data, pieces, expansion.neighbours, sign)
     for place, some in zip(places, found, strict=True):
         moved.write_at(place, some)
     rough = (~(moved.error <= TINY)).nonzero()[:, 0]
@@ -262,10 +262,6 @@ def missing(ht: Tensor, t: Tensor, degree: int, columns: int, rows: Weighted) ->
 def remaining_error(gradient: Tensor, longest: float, columns: int) -> Tensor:
     """Return the total variation distance due to a remaining gradient in mode and curvature."""
     return 2 * gradient * (1 + longest * math.sqrt(columns))
-
-
-def _neighbours_of(part: Weighted, expansion: ModeExpansion, sign: float) -> Moved:
-    return expansion.neighbours(part, sign)
 
 
 def first_steps(mode: Peak, records: Weighted, sign: float) -> Tensor:

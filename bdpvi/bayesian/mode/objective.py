@@ -24,10 +24,6 @@ EXACT = 1e-6
 """Largest distance of a fit from the mode, in standard deviations."""
 
 
-def _crossing(part: Weighted, point: Tensor, root: Tensor, reach: float) -> Weighted:
-    return part.select(part.crossing(point, root, reach))
-
-
 def _longest(part: Weighted, root: Tensor) -> tuple[Largest, Weighted]:
     lengths = part.lengths(root)
     return Largest(lengths.max() if len(lengths) else 0.0), part.select(slice(0))
@@ -60,7 +56,8 @@ class LogPosterior:
 
     def near(self, point: Tensor, root: Tensor, reach: float) -> Weighted:
         """Return the rows that a displacement of at most ``reach`` may carry across the kink."""
-        return self.records.sum(_crossing, point, root, reach)
+        found: Weighted = self.records.sum(methodcaller("near", point, root, reach))
+        return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -175,24 +174,16 @@ def _rows(kind: Remove | Add, data: Data, model: Model) -> RowFits:
     assert isinstance(kind, Remove)
     wanted = len(data) if kind.records is None else kind.records
     some = data.parts.sum(_some, min(1.0, wanted / max(len(data), 1)), kind.seed)
-    return RowFits("remove", Dataset(some.x, some.y, feature_names=data.feature_names), -1.0)
+    x, y = map(torch.cat, some)
+    return RowFits("remove", Dataset(x, y, feature_names=data.feature_names), -1.0)
 
 
-@dataclass(frozen=True, eq=False)
-class _Some:
-    """Records of a panel; a sum has those of both."""
-
-    x: Tensor
-    y: Tensor
-
-    def __add__(self, other: _Some) -> _Some:
-        return _Some(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]))
-
-
-def _some(part: tuple[Tensor, Tensor], share: float, seed: int) -> _Some:
+def _some(
+    part: tuple[Tensor, Tensor], share: float, seed: int
+) -> tuple[list[Tensor], list[Tensor]]:
     """Return a share of the records, at random positions that depend on their number alone."""
     x, y = part
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(x), generator=generator, device=HOST)
     chosen = order[: math.ceil(share * len(x))].sort().values
-    return _Some(x[chosen], y[chosen])
+    return [x[chosen]], [y[chosen]]

@@ -22,7 +22,7 @@ from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.svi import Convergence, Problem
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.datasets.dataset import BlockData, Dataset
-from bdpvi.models.contract import Model, fitting
+from bdpvi.models.contract import Model
 from bdpvi.noise.keys import Key
 
 _FEW, _COMPARED, _BY_CHANCE, _CLEARLY = 20, 10_000, 1e-6, 0.1
@@ -94,7 +94,8 @@ class Add:
                 f"heldout has {several(self.heldout.x.shape[1], 'feature')}, the data "
                 f"{data.x.shape[1]}"
             )
-        heldout = fitting(model, self.heldout.to(data.x.device, data.x.dtype))
+        heldout = self.heldout.to(data.x.device, data.x.dtype)
+        heldout = heldout.taking(getattr(model, "takes", None))
         _tell_unlike(heldout, data)
         return RowFits("add", _sample(heldout, self.records, self.seed), 1.0)
 

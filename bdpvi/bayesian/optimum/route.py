@@ -231,12 +231,11 @@ class Optimum(Neighbours):
     def _solve_neighbours(self, job: Job, rows: RowFits) -> dict[str, Tensor]:
         """Return the neighbours' ids and :meth:`Job.pairs`."""
         expansion, problem = job.expansion, job.problem
-        records = expansion.point.objective.records
+        records: Any = expansion.point.objective.records
         if rows.records is not problem.data:
             model = smooth(problem.model)
             assert model is not None
             records = Weighted.of(model, rows.records)
-        assert isinstance(records, Weighted)
         ids, bounded = rows.records.ids.tolist(), job.most is not None
         with log.step(f"neighbours ({rows.kind})"):
             moves = self.moves(

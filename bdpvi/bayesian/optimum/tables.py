@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ class ModelTable:
         device: where blocks are read to.
         track: shows the progress of every pass, block by block.
     """
+
+    in_memory: ClassVar[bool] = False
 
     def __init__(
         self,
