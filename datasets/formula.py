@@ -248,8 +248,8 @@ def _levels(
     if column not in levels:
         raise ValueError(
             f"formula={formula!r:.200}: {text!r:.80} would read its levels from the rows; give "
-            f"them (--constants, or bdpvi table), or write {column}: --categorical {column} counts its "
-            "levels privately"
+            f"them (--constants, or bdpvi table), or write {column}: --categorical {column} counts "
+            "its levels privately"
         )
     match [*given]:
         case []:

@@ -194,7 +194,8 @@ class Spline:
         """See :meth:`Plain.check`."""
         if self.knots and column is None:
             raise ValueError(
-                f"bs({self.column}): knots need public bounds (--constants, or bdpvi table); df= does not"
+                f"bs({self.column}): knots need public bounds (--constants, or bdpvi table); df= "
+                "does not"
             )
         if self.knots and np.any(np.abs(self._inner(column)) >= BOUND):
             raise ValueError(
