@@ -120,7 +120,7 @@ FACTORS: dict[str, type[RowFactor]] = {
 """Factors by the kinds that files name."""
 
 
-class Block:
+class FeatureBlock:
     """Features that stand side by side: those of a column, of a term, or the sign of a blank.
 
     Attributes:
@@ -155,7 +155,7 @@ class Block:
         return plain[:, first : self.column.end]
 
 
-def blocks_of(terms: Sequence[Any], columns: Sequence[RowColumn]) -> list[Block]:
+def blocks_of(terms: Sequence[Any], columns: Sequence[RowColumn]) -> list[FeatureBlock]:
     """Return the features of a formula's terms, or without one of the columns.
 
     A number that is no term by itself has its sign of a blank at the end.
@@ -165,10 +165,10 @@ def blocks_of(terms: Sequence[Any], columns: Sequence[RowColumn]) -> list[Block]
     """
     whole = {one.name: one for one in columns}
     left, used = dict(whole), set()
-    found: list[Block] = []
+    found: list[FeatureBlock] = []
 
     def add(*block: Any) -> None:
-        found.append(Block(found[-1].end if found else 0, *block))
+        found.append(FeatureBlock(found[-1].end if found else 0, *block))
 
     for term in terms:
         used |= {entry["column"] for entry in term}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .bases import BOUND
-from .blocks import Block
+from .blocks import FeatureBlock
 from .columns import FARTHEST, LevelColumn, NumberColumn, RankColumn, RowColumn
 from .expressions import (
     MISSING,
@@ -75,7 +75,7 @@ DIALECTS = {
 
 
 def select_of(
-    blocks: Sequence[Block],
+    blocks: Sequence[FeatureBlock],
     columns: Sequence[RowColumn],
     law: ScoreLaw,
     labels: Sequence[str],
@@ -144,7 +144,7 @@ def _stage(made: str, kept: Sequence[str], values: Sequence[str], table: str) ->
     return f"), {made} AS MATERIALIZED (\n  SELECT\n    {each}\n  FROM {table} AS t"
 
 
-def _check_groups(blocks: Sequence[Block], law: ScoreLaw) -> None:
+def _check_groups(blocks: Sequence[FeatureBlock], law: ScoreLaw) -> None:
     """Raise ValueError unless features that are scaled together are the levels of one column."""
     levels = [{*range(one.start, one.end)} for one in blocks if one.column.named and one.plain]
     for group in law.groups:
@@ -240,7 +240,7 @@ def _within(column: RowColumn, at: int) -> str:
     return clipped(value, BOUND)
 
 
-def _values(block: Block, places: Mapping[str, int], law: ScoreLaw) -> list[str]:
+def _values(block: FeatureBlock, places: Mapping[str, int], law: ScoreLaw) -> list[str]:
     """Return the features of a block, with their names: of levels and signs of blanks the index."""
     if not block.factors:
         x = f"t.x{places[block.column.name]}"
@@ -259,7 +259,7 @@ def _values(block: Block, places: Mapping[str, int], law: ScoreLaw) -> list[str]
     ]
 
 
-def _part(block: Block, law: ScoreLaw, predictor: int) -> str:
+def _part(block: FeatureBlock, law: ScoreLaw, predictor: int) -> str:
     """Return what a block adds to a predictor; NULL for a cell that is refused."""
     column, x = block.column, f"t.g{block.start}"
 
