@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from test_cli import run
 
 import bdpvi
 from bdpvi.datasets import ColumnType, Schema
@@ -78,6 +79,13 @@ def test_it_is_written_again_if_it_was_lost_and_never_over_another_file(folder: 
     statement.write(folder, content)
     assert path.read_text(encoding="utf-8") == "mine"
     path.write_bytes(before)
+
+
+def test_show_writes_the_same_page(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert run("show", folder / "release.json", "--html", page) == 0
+    assert page.read_bytes() == (folder / statement.NAME).read_bytes()
+    assert run("show", folder / "release.json", "--html", page) == 2
 
 
 @pytest.mark.parametrize("file", ["release.json", "certified.json"])
