@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bdpvi import programs as programs
     from bdpvi import regression as regression
     from bdpvi import releases as releases
+    from bdpvi import score as score
     from bdpvi import synthesis as synthesis
     from bdpvi import tables as tables
     from bdpvi._ground.types import (
@@ -57,8 +58,8 @@ if TYPE_CHECKING:
     from bdpvi.releases.released import Release
     from bdpvi.releases.shared_file import load_release, save_release
     from bdpvi.synthesis.released import describe, synthesize
+    from bdpvi.tables.prepared import fit_private
     from bdpvi.tables.private import private
-    from bdpvi.tables.routes import fit_private
 else:
     __getattr__ = lazy(
         __name__,
@@ -97,7 +98,7 @@ else:
             "releases.released": ("Release",),
             "synthesis.released": ("describe", "synthesize"),
             "tables.private": ("private",),
-            "tables.routes": ("fit_private",),
+            "tables.prepared": ("fit_private",),
         },
         packages=(
             "bayesian",
@@ -110,6 +111,7 @@ else:
             "programs",
             "regression",
             "releases",
+            "score",
             "sklearn",
             "synthesis",
             "tables",

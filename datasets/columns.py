@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,8 +12,9 @@ from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.cells import Cells, places_of, read_cell, read_cells
+from bdpvi.datasets.cells import Cells, places_of, read_cells
 from bdpvi.datasets.types import ColumnType
+from bdpvi.score.reading import CellType, buckets_of, common, levels_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,21 +42,14 @@ def label(value: object) -> str:
 def _places(
     names: tuple[str, ...],
     values: pd.Series[Any],
-    type: ColumnType | None = None,
-    guess: ColumnType | None = None,
+    type: CellType | None = None,
+    guess: CellType | None = None,
 ) -> Encoded:
     """Return each cell's index among names of categories, NaN if it is none, and the blanks."""
-    if type is None and len({read_cell(name, declared=names)[1] for name in names}) < len(names):
-        type = ColumnType(kind="category")  # 7 and 07 would be one number
+    type, places = levels_of(names, type)
     cells = read_cells(values, type or guess, declared=frozenset(names))
-    places = {_common(one, type): at for one, at in places_of(names, type, names).items()}
-    each = (places.get(_common(name, type), np.nan) for name in cells.names)
+    each = (places.get(common(name, type), np.nan) for name in cells.names)
     return np.array([*each, np.nan], dtype=np.float64)[cells.codes], cells.blank
-
-
-def _common(name: str, type: ColumnType | None) -> str:
-    """Return a name in a common spelling: files may have TRUE where pandas has True."""
-    return name.capitalize() if type is None and name.lower() in ("true", "false") else name
 
 
 def some(values: tuple[str, ...], most: int = 8) -> str:
@@ -130,7 +123,7 @@ class Numeric:
 
     @property
     def scales(self) -> tuple[tuple[float, float], ...]:
-        """Centre and scale of the number behind each feature; 0 and 1 where there is none."""
+        """Centre and scale of the number behind each of the first features."""
         return ((self.mean, self.sd),)
 
     def encode(self, values: pd.Series[Any], guess: ColumnType | None = None) -> Encoded:
@@ -198,6 +191,7 @@ class OneHot:
     """
 
     kind: ClassVar[str] = "onehot"
+    scales: ClassVar[tuple[tuple[float, float], ...]] = ()
     named: ClassVar[bool] = True
     scaled: ClassVar[bool] = False
     name: str
@@ -218,11 +212,6 @@ class OneHot:
     def features(self) -> tuple[str, ...]:
         """Names of the features it makes."""
         return tuple(f"{self.name}={category}" for category in self.categories)
-
-    @property
-    def scales(self) -> tuple[tuple[float, float], ...]:
-        """See :class:`Numeric`."""
-        return ((0.0, 1.0),) * len(self.categories)
 
     def encode(self, values: pd.Series[Any], guess: ColumnType | None = None) -> Encoded:
         """See :meth:`Numeric.encode`."""
@@ -250,6 +239,7 @@ class Hashed:
     """
 
     kind: ClassVar[str] = "hashed"
+    scales: ClassVar[tuple[tuple[float, float], ...]] = ()
     named: ClassVar[bool] = False
     scaled: ClassVar[bool] = False
     name: str
@@ -266,11 +256,6 @@ class Hashed:
         """Names of the features it makes."""
         return tuple(f"{self.name}#{place}" for place in range(self.buckets))
 
-    @property
-    def scales(self) -> tuple[tuple[float, float], ...]:
-        """See :class:`Numeric`."""
-        return ((0.0, 1.0),) * self.buckets
-
     def encode(self, values: pd.Series[Any], guess: ColumnType | None = None) -> Encoded:
         """See :meth:`Numeric.encode`."""
         cells = read_cells(values, self.type or guess)
@@ -282,9 +267,8 @@ class Hashed:
         """Return the features, (N, buckets + 1), the last of which is for a blank."""
         table = np.zeros((len(cells.names) + 1, self.buckets + 1))
         for row, name in enumerate(cells.names):
-            digest = hashlib.sha256(name.encode()).digest()
-            for part in (digest[:8], digest[8:16]):
-                table[row, int.from_bytes(part, "big") % self.buckets] += math.sqrt(0.5)
+            for place in buckets_of(name, self.buckets):
+                table[row, place] += math.sqrt(0.5)
         table[-1, -1] = 1.0  # for the code -1
         return np.asarray(table[cells.codes])
 

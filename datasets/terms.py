@@ -13,14 +13,19 @@ from itertools import product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi.datasets.columns import Column, Numeric, OneHot
-
-Floats = NDArray[np.float64]
-BOUND = math.sqrt(3)
-"""Bounds of a column in its standard deviations from its mean: those of a uniform number."""
+from bdpvi.score.bases import (
+    BOUND,
+    Floats,
+    basis,
+    inner_knots,
+    log_scale,
+    logarithm,
+    power,
+    products,
+)
 
 
 def _clamped(column: Column, features: Floats) -> Floats:
@@ -97,7 +102,7 @@ class Power:
 
     def values(self, column: Column, features: Floats) -> Floats:
         """See :meth:`Plain.values`."""
-        return (_clamped(column, features) ** self.degree / BOUND ** (self.degree - 1))[:, None]
+        return power(_clamped(column, features), self.degree)[:, None]
 
     def names(self, names: Sequence[str], column: Column) -> tuple[str, ...]:
         """See :meth:`Plain.names`."""
@@ -125,26 +130,22 @@ class Log:
         """See :meth:`Plain.check`."""
         if column is None:
             raise ValueError(
-                f"log({self.column}): it needs public bounds above 0 (--types, --constants)"
+                f"log({self.column}): it needs public bounds above 0 (--constants, or bdpvi table)"
             )
-        self._ends(column)
+        self._number(column)
 
-    def _ends(self, column: Column) -> tuple[float, float]:
+    def _number(self, column: Column) -> tuple[float, float]:
         assert isinstance(column, Numeric)
-        low, high = (column.mean + sign * BOUND * column.sd for sign in (-1, 1))
-        if low <= 0:
+        if (low := column.mean - BOUND * column.sd) <= 0:
             raise ValueError(
                 f"log({self.column}): the column's lower bound is {low:.3g}; give it public bounds "
                 "above 0, or use bs()"
             )
-        return math.log(low), math.log(high)
+        return column.mean, column.sd
 
     def values(self, column: Column, features: Floats) -> Floats:
         """See :meth:`Plain.values`."""
-        assert isinstance(column, Numeric)
-        low, high = self._ends(column)
-        logs = np.log(column.mean + column.sd * _clamped(column, features))
-        return ((logs - (low + high) / 2) / self.scale(column))[:, None]
+        return logarithm(_clamped(column, features), *self._number(column))[:, None]
 
     def names(self, names: Sequence[str], column: Column) -> tuple[str, ...]:
         """See :meth:`Plain.names`."""
@@ -152,8 +153,7 @@ class Log:
 
     def scale(self, column: Column) -> float:
         """See :meth:`Plain.scale`."""
-        low, high = self._ends(column)
-        return (high - low) / math.sqrt(12)
+        return log_scale(*self._number(column))
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,8 @@ class Spline:
         """See :meth:`Plain.check`."""
         if self.knots and column is None:
             raise ValueError(
-                f"bs({self.column}): knots need public bounds (--types, --constants); df= does not"
+                f"bs({self.column}): knots need public bounds (--constants, or bdpvi table); df= "
+                "does not"
             )
         if self.knots and np.any(np.abs(self._inner(column)) >= BOUND):
             raise ValueError(
@@ -203,10 +204,8 @@ class Spline:
 
     def _inner(self, column: Column | None) -> Floats:
         """Return the inner knots in standard deviations from the mean."""
-        if not self.knots:
-            return np.linspace(-BOUND, BOUND, self.size - self.degree + 2)[1:-1]
-        assert isinstance(column, Numeric)
-        return (np.array(self.knots) - column.mean) / column.sd
+        mean, sd = (column.mean, column.sd) if isinstance(column, Numeric) else (0.0, 1.0)
+        return inner_knots(self.size, self.degree, self.knots, mean, sd)
 
     def values(self, column: Column, features: Floats) -> Floats:
         """See :meth:`Plain.values`."""
@@ -221,21 +220,6 @@ class Spline:
         return 1.0
 
 
-def basis(at: Floats, inner: Floats, degree: int) -> Floats:
-    """Return all B-splines on [-BOUND, BOUND], (N, inner + degree + 1), by de Boor's recursion."""
-    ends = [BOUND] * (degree + 1)
-    knots = np.array([*(-end for end in ends), *inner, *ends])
-    at = np.minimum(at, np.nextafter(BOUND, 0.0))[:, None]
-    made = ((knots[:-1] <= at) & (at < knots[1:])).astype(np.float64)
-    for order in range(1, degree + 1):
-        low, high = knots[: -order - 1], knots[order + 1 :]
-        rising, falling = knots[order:-1] - low, high - knots[1:-order]
-        left = np.divide(at - low, rising, out=np.zeros((len(at), len(low))), where=rising > 0)
-        right = np.divide(high - at, falling, out=np.zeros((len(at), len(low))), where=falling > 0)
-        made = left * made[:, :-1] + right * made[:, 1:]
-    return made
-
-
 Factor = Plain | Power | Log | Spline
 Term = tuple[Factor, ...]
 
@@ -245,11 +229,8 @@ def product_of(term: Term, columns: Mapping[str, Column], parts: Mapping[str, Fl
 
     Products of numbers are divided by the bound for each number but the first.
     """
-    made = np.ones((len(next(iter(parts.values()))), 1))
-    for factor in term:
-        one = factor.values(columns[factor.column], parts[factor.column])
-        made = (made[:, :, None] * one[:, None]).reshape(len(one), -1)
-    return made / BOUND ** _excess(term, columns)
+    each = [one.values(columns[one.column], parts[one.column]) for one in term]
+    return products(each, _numbers(term, columns))
 
 
 def names_of(
@@ -263,15 +244,15 @@ def names_of(
 def scale_of(term: Term, columns: Mapping[str, Column]) -> float:
     """Return the units of the raw product in one of the term's values."""
     whole = math.prod(factor.scale(columns[factor.column]) for factor in term)
-    return whole * BOUND ** _excess(term, columns)
+    return whole * BOUND ** max(0, _numbers(term, columns) - 1)
 
 
-def _excess(term: Term, columns: Mapping[str, Column]) -> int:
-    numbers = (
+def _numbers(term: Term, columns: Mapping[str, Column]) -> int:
+    """Return how many factors are numbers."""
+    return sum(
         isinstance(columns[factor.column], Numeric) and not isinstance(factor, Spline)
         for factor in term
     )
-    return max(0, sum(numbers) - 1)
 
 
 class Features(NamedTuple):
@@ -292,6 +273,15 @@ class Features(NamedTuple):
     blank: bool = False
     term: Term = ()
     sign: str = ""
+
+    def units(self, per: Mapping[str, float]) -> float:
+        """Return the units of the raw number or product that is ``per[NAME]`` of each column."""
+        if self.column is not None and self.column.scaled:
+            return per.get(self.column.name, 1.0)
+        degrees = (
+            (f.column, getattr(f, "degree", 1)) for f in self.term if isinstance(f, Plain | Power)
+        )
+        return math.prod(per.get(name, 1.0) ** degree for name, degree in degrees)
 
 
 def features_of(column: Column, names: tuple[str, ...], blank: bool) -> Features:

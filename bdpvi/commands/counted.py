@@ -27,10 +27,7 @@ if TYPE_CHECKING:
     from bdpvi._ground.types import Budget
     from bdpvi.datasets.identity import Identity
     from bdpvi.datasets.records import Records
-    from bdpvi.datasets.table import Table
     from bdpvi.privacy.ledger import Ledger
-    from bdpvi.privacy.places import Places
-    from bdpvi.releases.table_file import TableFile
     from bdpvi.releases.transaction import Transaction
     from bdpvi.synthesis import Synthetic
     from bdpvi.synthesis.order import Order
@@ -53,7 +50,7 @@ class CountOptions:
     """What is counted."""
 
     epsilon: Annotated[float, typer.Option(help="Worst-case ε of all outputs.")]
-    delta: Delta = 1e-6
+    delta: Delta = 1e-5
     from_data: Annotated[
         bool,
         typer.Option("--from-data", help="Treat levels and bounds read from the rows as public."),
@@ -65,14 +62,17 @@ class CountOptions:
         return "", {}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Counting:
-    """A table, and what is counted of it.
+    """A table, of which the header is read, and what is counted of it.
+
+    Args:
+        data: where it is.
+        counts, columns, account: the options.
+        in_blocks: whether the table is read in blocks anyway.
 
     Attributes:
-        data, table: where it is, and the rows.
+        table: the rows.
         header: the columns that are used.
-        columns, account: the options.
         known: what its public file declares.
         whom: whom ε protects.
         asked: the arguments of the order, but for the header.
@@ -82,41 +82,31 @@ class Counting:
         identity: whose rows they are.
     """
 
-    data: str
-    table: Table
-    header: list[str]
-    columns: ColumnOptions
-    account: AccountOptions
-    known: TableFile
-    whom: dict[str, Any]
-    asked: dict[str, Any]
-    where: Places
-    blocks: bool
     used: pd.DataFrame | None = None
     identity: Identity | None = None
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         data: str,
         counts: CountOptions,
         columns: ColumnOptions,
         account: AccountOptions,
         in_blocks: bool,
-    ) -> Counting:
-        """Return the work; of the table the header is read."""
+    ) -> None:
         from bdpvi.datasets import table as tables
         from bdpvi.datasets.schema import in_file
         from bdpvi.releases import persons
         from bdpvi.releases.publishing import places
         from bdpvi.synthesis import Counts
 
+        self.data, self.columns, self.account = data, columns, account
         known = table_file_of(data, columns.table, release=False).public(counts.from_data)
         whom = known.people(account.unit, account.rows_per_unit, account.one_row_per_person)
         persons.check_said(data, **whom)
-        where = places(account.out, account.secret, known.ledger(data, account.ledger))
-        table = tables.Table.of(data, file=known.file)
-        header = remaining(list(table.header), columns.drop or ())
+        self.where = places(account.out, account.secret, known.ledger(data, account.ledger))
+        self.table = tables.Table.of(data, file=known.file)
+        self.header = remaining(list(self.table.header), columns.drop or ())
+        self.known, self.whom, self.blocks = known, whom, tables.in_blocks(data) or in_blocks
         target, more = counts.given
         settings = Counts(
             **more,
@@ -125,24 +115,13 @@ class Counting:
             categorical=tuple(columns.categorical or ()),
             numeric=tuple(columns.numeric or ()),
         )
-        return cls(
-            data=data,
-            table=table,
-            header=header,
-            columns=columns,
-            account=account,
-            known=known,
-            whom=whom,
-            asked={
-                "schema": in_file(known.schema, header, known.file),
-                "target": target or None,
-                "epsilon": counts.epsilon,
-                "delta": counts.delta,
-                "settings": settings,
-            },
-            where=where,
-            blocks=tables.in_blocks(data) or in_blocks,
-        )
+        self.asked: dict[str, Any] = {
+            "schema": in_file(known.schema, self.header, known.file),
+            "target": target or None,
+            "epsilon": counts.epsilon,
+            "delta": counts.delta,
+            "settings": settings,
+        }
 
     @property
     def price(self) -> dict[str, float]:
@@ -156,14 +135,14 @@ class Counting:
 
         return Order.of(self.header, **self.asked)
 
-    def look_first(self, screen: ScreenOptions) -> Counting:
+    def look_first(self, screen: ScreenOptions) -> None:
         """Show the owner what is read otherwise than meant; return the work with its rows."""
         from bdpvi.datasets.encoding import with_text_names
         from bdpvi.datasets.identity import Identity
         from bdpvi.releases import persons
 
         if self.blocks:
-            return self
+            return
         known, drop = self.known, list(self.columns.drop or ())
         schema = known.schema
         left_out = [] if schema is None else [n for n in schema.left_out if n in self.header]
@@ -179,7 +158,7 @@ class Counting:
         frame = with_text_names(self.table.frame(text=True, least=0))
         used = frame.drop(columns=drop).reset_index(drop=True)
         persons.warn_of_repeats(frame.drop(columns=used.columns), self.whom["unit"], 2)
-        return replace(self, used=used, identity=Identity.of(frame, known.file.signs[:2]))
+        self.used, self.identity = used, Identity.of(frame, known.file.signs[:2])
 
     def publish(
         self,
@@ -197,7 +176,8 @@ class Counting:
             machine: workers and bars.
             fraction: of the rows, held out for the report; None for none.
         """
-        from bdpvi.releases import publishing
+        from bdpvi.releases import publishing, statement
+        from bdpvi.synthesis.described import statement_of
         from bdpvi.synthesis.order import for_persons
         from bdpvi.synthesis.synthetic import of_bytes
 
@@ -234,6 +214,7 @@ class Counting:
             put(public / file, output)
             made = of_bytes(output)
             seed = int.from_bytes(hashlib.sha256(output).digest()[:8], "big")
+            put(public / statement.NAME, statement_of(made, file, output).html().encode())
             written = write(made, public, put, seed)
         return made, people, written
 

@@ -45,8 +45,8 @@ def describe(
     """Make the Table 1 of a study under a worst-case ε: it may be published.
 
     OUT gets counts, shares, means, standard deviations and quartiles of all columns, with intervals
-    for privacy noise and sampling, as table_one.txt, .html and .csv, and the noisy counts behind
-    them, counts.json. Bounds and levels that the table's file does not declare are estimated
+    for privacy noise and sampling, as table_one.txt, .html and .csv, the noisy counts behind them,
+    counts.json, and a statement of the guarantee. Bounds and levels that the table's file does not declare are estimated
     privately. `bdpvi show OUT/counts.json` prints the table again, at no cost.
 
     Example: bdpvi describe --data patients.csv --one-row-per-person --by ward --epsilon 1
@@ -65,9 +65,9 @@ def describe(
         put(folder / "table_one.csv", outputs.csv_text(found.to_frame()).encode())
         return found
 
-    work = Counting.of(data, counts, columns, account, workers.is_given)
+    work = Counting(data, counts, columns, account, workers.is_given)
     order = work.order  # refuse before anything is stored
-    work = work.look_first(screen)
+    work.look_first(screen)
     rehearse(order, work.known.file)
     with workers.machine(progress=screen.bars) as machine:
         made, people, found = work.publish("counts.json", write, machine)

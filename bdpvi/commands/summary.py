@@ -24,9 +24,20 @@ def summary(
             help="Level that the others of a category are compared with; once for every column.",
         ),
     ] = None,
-    plot: Annotated[
+    per: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=UNITS",
+            help="Units of a column that its coefficient is for, such as age=10; once for every "
+            "column. 1 by default.",
+        ),
+    ] = None,
+    out: Annotated[
         Path | None,
-        typer.Option(help="File for a forest plot, such as forest.png."),
+        typer.Option(
+            help="New file for the table, .html, .tex or .csv; or for a forest plot, .png, .pdf or "
+            ".svg."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -40,17 +51,31 @@ def summary(
 
     release = shared_file.load_release(released)
     columns = [one.name for one in release.encoding.columns] if release.encoding else []
-    chosen = {}
-    for one in reference or ():
-        if "=" not in one:
-            raise ValueError(f"reference={one!r} must be COLUMN=LEVEL, such as smokes=never")
-        named = [name for name in columns if one.startswith(f"{name}=")]
-        column = max(named, key=len, default=one.partition("=")[0])
-        chosen[column] = one[len(column) + 1 :]
-    found = release.summary(level, odds=odds, reference=chosen)
-    if plot is not None:
-        found.plot(plot)
+    amounts = {}
+    for name, units in _pairs("per", per, columns, "age=10").items():
+        try:
+            amounts[name] = float(units)
+        except ValueError:
+            raise ValueError(f"per={f'{name}={units}'!r}: {units!r} is no number") from None
+    chosen = _pairs("reference", reference, columns, "smokes=never")
+    found = release.summary(level, odds=odds, reference=chosen, per=amounts)
+    if out is not None:
+        found.save(out)
     if as_json:
         outputs.show(store.json_text(found.to_dict()))
     else:
         outputs.show(*str(found).split("\n"))
+
+
+def _pairs(
+    option: str, given: list[str] | None, columns: list[str], example: str
+) -> dict[str, str]:
+    """Return what an option says of columns, whose names may contain the sign =."""
+    found = {}
+    for one in given or ():
+        if "=" not in one:
+            raise ValueError(f"{option}={one!r} must be like {example}")
+        named = [name for name in columns if one.startswith(f"{name}=")]
+        column = max(named, key=len, default=one.partition("=")[0])
+        found[column] = one[len(column) + 1 :]
+    return found

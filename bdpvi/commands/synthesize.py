@@ -81,14 +81,14 @@ def synthesize(
     from bdpvi.releases.publishing import secret_of
     from bdpvi.synthesis.released import rehearse
 
-    work = Counting.of(data, counts, columns, account, workers.is_given)
+    work = Counting(data, counts, columns, account, workers.is_given)
     samples.check()
     if work.blocks:
         report.check_in_memory()
     order = work.order  # refuse before anything is stored
     if not work.blocks:
         report.check([*order.declared, *order.kinds])
-    work = work.look_first(screen)
+    work.look_first(screen)
     rehearse(order, work.known.file, rows_text)
     fraction = None if work.blocks or report.no_report else report.test_fraction
 
@@ -142,7 +142,7 @@ def _total_cost(people: Ledger, delta: float) -> Bound | None:
 def report_spent(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json: bool) -> None:
     """Say what was charged, for what, and where it lies."""
     from bdpvi._ground.schema import to_json
-    from bdpvi.releases.account import NOT_PRICED, same_people
+    from bdpvi.releases.account import NOT_PRICED, words_of_account
 
     assert people.path is not None
     spent = _total_cost(people, made.receipt.worst_case.delta)
@@ -150,7 +150,7 @@ def report_spent(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_
         secret = {
             "folder": where["secret"],
             "ledger": people.path,
-            "spent": spent and to_json(spent),
+            "spent": to_json(spent),
         }
         public = {"out": where["out"], "rows": made.rows, "receipt": to_json(made.receipt)}
         outputs.say(store.json_text({"public": public, "secret": secret}))
@@ -162,5 +162,5 @@ def report_spent(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_
         f"For the owner only: everything spent on this table: {spent or NOT_PRICED}",
         f"Wrote {where['out']}: about {several(made.rows, 'row')}, which may be shared. Keep "
         f"{where['secret']}/ and {people.path} secret",
-        same_people(people.path),
+        *words_of_account(people),
     )

@@ -74,11 +74,15 @@ _CLASSES = ". Classes are compared with the first"
 
 
 def summarised(
-    release: Published, level: float, odds: bool, reference: Mapping[str, str] | None = None
+    release: Published,
+    level: float,
+    odds: bool,
+    reference: Mapping[str, str] | None = None,
+    per: Mapping[str, float] | None = None,
 ) -> Summary:
     """Return the summary; see :meth:`bdpvi.Release.summary`."""
     validate.probability("level", level)
-    names, scales = _names(release)
+    names, scales = _names(release, per or {})
     chosen: tuple[Compared, ...] = ()
     encoding = release.encoding if _of_features(release) else None
     stated = encoding.references if encoding else {}
@@ -91,7 +95,10 @@ def summarised(
     if reference := {**stated, **(reference or {})}:
         chosen = compared(encoding, _columns(release) if encoding else (), reference)
     made = _of_estimate if release.estimate is not None else _of_draws
-    rows = made(release, level, names, scales, chosen)
+    rows = [
+        row.times(amount / scale, amount)
+        for row, (scale, amount) in zip(made(release, level, names, chosen), scales, strict=True)
+    ]
     given_levels = "".join(f". {one.column!r} is compared with {one.level!r}" for one in chosen)
     if encoding is not None and (centres := _centres(encoding)):
         given_levels += _CENTRES.format(centres)
@@ -149,7 +156,6 @@ def _of_estimate(
     release: Published,
     level: float,
     names: Sequence[str],
-    scales: Sequence[float],
     chosen: Sequence[Compared] = (),
 ) -> list[Coefficient]:
     known = release.estimate
@@ -165,10 +171,10 @@ def _of_estimate(
     sds = (turn @ known.spread @ turn.T).diagonal().masked_fill(unknown, 0).clamp(min=0).sqrt()
     rows = []
     parts = zip(
-        names, means, sds.tolist(), _sampling(known, turn), scales, _notes(known, turn), strict=True
+        names, means, sds.tolist(), _sampling(known, turn), _notes(known, turn), strict=True
     )
-    for name, mean, sd, sampling, scale, note in parts:
-        row = Coefficient(name=name, mean=mean, scale=scale, note=note)
+    for name, mean, sd, sampling, note in parts:
+        row = Coefficient(name=name, mean=mean, note=note)
         if sd:
             row = replace(
                 row,
@@ -210,7 +216,6 @@ def _of_draws(
     release: Published,
     level: float,
     names: Sequence[str],
-    scales: Sequence[float],
     chosen: Sequence[Compared] = (),
 ) -> list[Coefficient]:
     weights, measured = _weights(release), torch.tensor(_measured_coefficients(release))
@@ -221,10 +226,8 @@ def _of_draws(
         for row in rows_of
     ]
     points = [
-        Coefficient(name=name, mean=mean, scale=scale, note=note)
-        for name, mean, scale, note in zip(
-            names, values.mean(0).tolist(), scales, notes, strict=True
-        )
+        Coefficient(name=name, mean=mean, note=note)
+        for name, mean, note in zip(names, values.mean(0).tolist(), notes, strict=True)
     ]
     if len(values) < FEWEST:
         return points
@@ -333,23 +336,39 @@ def _weights(release: Published) -> Tensor:
     return torch.cat([slopes.T, w[:, len(basis) :]], 1)
 
 
-def _names(release: Published) -> tuple[list[str], list[float]]:
-    """Return the names of the coefficients, and the units of the raw columns in one of theirs."""
+def _names(
+    release: Published, per: Mapping[str, float]
+) -> tuple[list[str], list[tuple[float, float]]]:
+    """Return the names of the coefficients; for each the units in one of its features, and shown.
+
+    Raises:
+        ValueError: if ``per`` names anything but a number of the table.
+    """
+    encoding = release.encoding if _of_features(release) else None
+    numbers = [c.name for c in encoding.columns if c.scaled and not c.named] if encoding else []
+    for name, amount in per.items():
+        if name not in numbers:
+            raise ValueError(f"per={name!r} must be a column of numbers: {numbers}")
+        validate.positive(f"per[{name!r}]", amount)
     if not _of_features(release):
         names = [
             name if value.ndim == 1 else f"{name}[{at}]"
             for name, value in release.latents.items()
             for at in range(value[0].numel())
         ]
-        return names, [1.0] * len(names)
+        return names, [(1.0, 1.0)] * len(names)
     names = _columns(release)
-    encoding = release.encoding
-    pairs = zip(encoding.feature_names, encoding.scales, strict=True) if encoding else ()
-    known = {name: sd for name, (_, sd) in pairs}
+    known: dict[str, tuple[float, float]] = {}
+    if encoding is not None:
+        features = encoding.feature_names
+        for block, places in encoding.groups:
+            amount = block.units(per)
+            for place, (_, scale) in zip(places, block.scales, strict=True):
+                shown = amount if block.term or place == places[0] else 1.0
+                known[features[place]] = (scale, shown)
     each = _classes(release)[1:]
     labels = [f"{name}[{label}]" for name in names for label in each] or names
-    repeated = [known.get(name, 1.0) for name in names for _ in each or (0,)]
-    return labels, repeated
+    return labels, [known.get(name, (1.0, 1.0)) for name in names for _ in each or (0,)]
 
 
 def _columns(release: Published) -> list[str]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import asdict, dataclass, replace
+from html import escape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground.outputs import one_line
+from bdpvi._ground.store import claimed
 from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE
 
 if TYPE_CHECKING:
@@ -22,12 +26,12 @@ class Coefficient:
 
     Attributes:
         name: name of the feature.
-        mean, sd, low, high: of the coefficient, per public scale of the feature.
+        mean, sd, low, high: of the coefficient, per ``per`` units of the raw column.
         positive: P(coefficient > 0). It, ``sd``, ``low`` and ``high`` are None where there is no
             interval: for a base level, for one left out (its mean is its column's), and for a
             release of few draws without a posterior.
         privacy: share of the sd due to privacy noise, None if unknown.
-        scale: units of the raw column in one public scale; 1 if there is none.
+        per: units of the raw column, or of a product of columns; 1 if there is none.
         note: such as that it is the base level, left out, or dominated by privacy noise; or "".
     """
 
@@ -38,7 +42,7 @@ class Coefficient:
     high: float | None = None
     positive: float | None = None
     privacy: float | None = None
-    scale: float = 1.0
+    per: float = 1.0
     note: str = ""
 
     @property
@@ -51,16 +55,42 @@ class Coefficient:
         """Whether it is used, and not dominated by privacy noise."""
         return self.used and not self.note.startswith(HIDDEN)
 
-    def ratio(self, per_unit: bool = False) -> tuple[float, float | None, float | None]:
-        """Return the ratio of odds or rates, per public scale or per unit of the raw column."""
+    @property
+    def label(self) -> str:
+        """Its name, with the units that it is for unless they are 1."""
+        return self.name if self.per == 1 else f"{self.name} (per {self.per:g})"
 
-        def of(value: float | None) -> float | None:
-            return None if value is None else math.exp(min(value / by, _LARGEST))
+    def times(self, factor: float, per: float) -> Coefficient:
+        """Return the coefficient for ``factor`` times the units, which are ``per`` then."""
+        known = (self.mean, self.sd, self.low, self.high)
+        mean, *others = (None if one is None else factor * one for one in known)
+        assert mean is not None
+        sd, low, high = others
+        return replace(self, mean=mean, sd=sd, low=low, high=high, per=per)
 
-        by = self.scale if per_unit else 1.0
-        middle = of(self.mean)
-        assert middle is not None
-        return middle, of(self.low), of(self.high)
+    def ratio(self) -> tuple[float, float | None, float | None]:
+        """Return the ratio of odds or rates."""
+        ends = (self.low, self.high)
+        low, high = (None if end is None else math.exp(min(end, _LARGEST)) for end in ends)
+        return math.exp(min(self.mean, _LARGEST)), low, high
+
+
+def rounded(*values: float | None, width: float | None = None) -> list[str]:
+    """Return numbers with the decimals of an interval of this width: two digits of its half.
+
+    Three digits without a width. None is left out.
+
+    >>> rounded(1.08512, 1.0809, 1.0913, width=1.0913 - 1.0809), rounded(0.123456), rounded(2.0e7)
+    (['1.0851', '1.0809', '1.0913'], ['0.123'], ['2e+07'])
+    """
+    known = [value for value in values if value is not None]
+    width = (width or 0.0) / 2
+    if not 1e-9 < width < 1e5:
+        return [f"{value:.3g}" for value in known]
+    places = max(0, 1 - math.floor(math.log10(width)))
+    if max(map(abs, known), default=0) >= 1e7:
+        return [f"{value:.3g}" for value in known]
+    return [f"{value:.{places}f}" for value in known]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +125,7 @@ class Summary:
         for coefficient in self.coefficients:
             row = asdict(coefficient)
             if self.ratio:
-                row |= {
-                    "ratio": coefficient.ratio(),
-                    "ratio_per_unit": coefficient.ratio(per_unit=True),
-                }
+                row["ratio"] = coefficient.ratio()
             rows.append(row)
         return asdict(self) | {"coefficients": rows}
 
@@ -109,10 +136,9 @@ class Summary:
         rows = []
         for coefficient in self.coefficients:
             row = asdict(coefficient)
-            for per, unit in (("", False), ("_per_unit", True)) if self.ratio else ():
+            if self.ratio:
                 kinds = ("ratio", "ratio_low", "ratio_high")
-                values = coefficient.ratio(per_unit=unit)
-                row |= {f"{kind}{per}": v for kind, v in zip(kinds, values, strict=True)}
+                row |= dict(zip(kinds, coefficient.ratio(), strict=True))
             rows.append(row)
         return pd.DataFrame(rows).set_index("name")
 
@@ -125,7 +151,7 @@ class Summary:
         trust = ", ".join(["", *self._trust().split("; ")[1:]])
         what = self.ratio if ratios else "coefficient"
         return forest(
-            [row.name + f" ({BASE})" * (row.note == BASE) for row in rows],
+            [row.label + f" ({BASE})" * (row.note == BASE) for row in rows],
             [row.ratio() if ratios else (row.mean, row.low, row.high) for row in rows],
             Path(path),
             faint=[row.note.startswith(HIDDEN) for row in rows],
@@ -160,55 +186,126 @@ class Summary:
         told = "" if self.reliable is None and seen == len(rows) else f", {counted}"
         return f"{100 * self.level:g} % intervals; reliable: {trust}{told}"
 
-    def __str__(self) -> str:
-        units = any(coefficient.scale != 1 for coefficient in self.coefficients)
+    def rows(self) -> list[list[str]]:
+        """Return the table as it is printed: the header, then a row for each coefficient."""
         ends = ["from", "to"] if self._has_intervals else []
         share = ["privacy"] if self._shares else []
-        head = ["", "mean", *(["sd", *ends, "P(> 0)", *share] if ends else [])]
+        head = ["", "coefficient", *(["sd", *ends, "P(> 0)", *share] if ends else [])]
         if self.odds and self.ratio:
             head += [self.ratio, *ends]
-            head += ["per unit", *ends] if units else []
         head.append("")
-        lines, out = [head], []
-        for coefficient in self.coefficients:
-            if coefficient.note == LEFT_OUT:
-                out.append(one_line(coefficient.name))
+        lines = [head]
+        for one in self.coefficients:
+            if one.note == LEFT_OUT:
                 continue
-            cells = (
-                [""] * (len(head) - 2)
-                if coefficient.note == BASE
-                else self._cells(coefficient, units)
-            )
-            line = [one_line(coefficient.name), *cells, one_line(coefficient.note)]
-            if coefficient.note == POOLED and line[1:] == lines[-1][1:]:
+            cells = [""] * (len(head) - 2) if one.note == BASE else self._cells(one)
+            line = [one_line(one.label), *cells, one_line(one.note)]
+            line += [""] * (len(head) - len(line))
+            if one.note == POOLED and line[1:] == lines[-1][1:]:
                 line[0] = f"{lines.pop()[0]}, {line[0]}"
             lines.append(line)
-        widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(len(head))]
-        table = [
-            "  ".join(
-                cell.ljust(width) if place in (0, len(head) - 1) else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(line, widths, strict=False))
-            ).rstrip()
-            for line in lines
-        ]
-        said = [self._trust(), *table]
+        return lines
+
+    def notes(self) -> list[str]:
+        """Return what the table's reader has to know, a sentence each."""
+        out = [one_line(one.name) for one in self.coefficients if one.note == LEFT_OUT]
+        said = [self._trust()]
         if out:
             said.append(f"Left out, too few records have them for this ε: {', '.join(out)}")
         if self.noise is not None:
-            middle, low, high = self.noise
-            said.append(f"sd of the target's noise: {middle:.3g}, from {low:.3g} to {high:.3g}")
+            middle, low, high = rounded(*self.noise, width=self.noise[2] - self.noise[1])
+            said.append(f"sd of the target's noise: {middle}, from {low} to {high}")
         if self.reason:
             said.append(one_line(self.reason[0].upper() + self.reason[1:]))
-        return "\n".join([*said, one_line(self.guarantee)])
+        return [*said, one_line(self.guarantee)]
 
-    def _cells(self, one: Coefficient, units: bool) -> list[str]:
-        known = [one.mean, one.sd, one.low, one.high]
-        cells = [f"{v:.3g}" for v in known if v is not None]
+    def __str__(self) -> str:
+        lines = self.rows()
+        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+        table = [
+            "  ".join(
+                cell.ljust(width) if place in (0, len(widths) - 1) else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        ]
+        trust, *others = self.notes()
+        return "\n".join([trust, *table, *others])
+
+    def to_html(self) -> str:
+        """Return the table and its notes as HTML."""
+        head, *lines = ([escape(cell) for cell in line] for line in self.rows())
+        rows = ["".join(f"<td>{cell}</td>" for cell in line) for line in lines]
+        return "\n".join(
+            [
+                '<table class="coefficients">',
+                "<thead><tr>" + "".join(f"<th>{cell}</th>" for cell in head) + "</tr></thead>",
+                "<tbody>",
+                *(f"<tr>{row}</tr>" for row in rows),
+                "</tbody></table>",
+                *(f"<p>{escape(note)}</p>" for note in self.notes()),
+            ]
+        )
+
+    _repr_html_ = to_html
+
+    def to_latex(self) -> str:
+        """Return the table as a ``tabular`` of LaTeX, with its notes as comments."""
+        lines = [" & ".join(map(_in_latex, line)) + r" \\" for line in self.rows()]
+        columns = "l" + "r" * (len(self.rows()[0]) - 2) + "l"
+        return "\n".join(
+            [
+                *(f"% {note}" for note in self.notes()),
+                rf"\begin{{tabular}}{{{columns}}}",
+                r"\hline",
+                lines[0],
+                r"\hline",
+                *lines[1:],
+                r"\hline",
+                r"\end{tabular}",
+            ]
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write a new file, by its suffix: ``.html``, ``.tex``, ``.csv``, or else a forest plot.
+
+        Raises:
+            ValueError: if the file exists.
+        """
+        path = Path(path)
+        with claimed(path) as temporary:
+            match path.suffix.lower():
+                case ".html":
+                    temporary.write_text(self.to_html() + "\n", encoding="utf-8")
+                case ".tex":
+                    temporary.write_text(self.to_latex() + "\n", encoding="utf-8")
+                case ".csv":
+                    self.to_frame().to_csv(temporary)
+                case suffix:
+                    with TemporaryDirectory() as folder:  # a figure's suffix is its format
+                        drawn = self.plot(Path(folder) / f"forest{suffix}")
+                        temporary.write_bytes(drawn.read_bytes())
+        return path
+
+    def _cells(self, one: Coefficient) -> list[str]:
+        width = None if one.low is None or one.high is None else one.high - one.low
+        cells = rounded(one.mean, one.sd, one.low, one.high, width=width)
         if one.positive is not None:
             privacy = "" if one.privacy is None else f"{100 * one.privacy:.0f} %"
             cells += [f"{one.positive:.3f}", *([privacy] if self._shares else [])]
         if self.odds and self.ratio:
-            cells += [f"{v:.3g}" for v in one.ratio() if v is not None]
-            per_unit = one.ratio(per_unit=True) if units else ()
-            cells += [f"{v:.4g}" for v in per_unit if v is not None]
+            middle, low, high = one.ratio()
+            width = None if low is None or high is None else high - low
+            cells += rounded(middle, low, high, width=width)
         return cells
+
+
+def _in_latex(text: str) -> str:
+    """Return a text in LaTeX's own spelling."""
+    return (
+        re.sub(r"[&%$#_{}]", lambda found: "\\" + found[0], text)
+        .replace("^", r"\textasciicircum{}")
+        .replace("~", r"\textasciitilde{}")
+        .replace(">", "$>$")
+        .replace("<", "$<$")
+    )

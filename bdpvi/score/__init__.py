@@ -19,3 +19,7 @@ def __getattr__(name: str) -> Any:
     from . import scorer
 
     return getattr(scorer, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
 from bdpvi._ground.outputs import one_line, several
 from bdpvi.datasets.types import DECLARED, DTYPE, ESTIMATED, ROWS, ColumnType
+from bdpvi.releases.statement import StatementPage
 from bdpvi.score.reading import ANY
 from bdpvi.synthesis.synthetic import Synthetic
 from bdpvi.synthesis.table_one import table_one, written
@@ -16,6 +18,21 @@ _SOURCES = {
     ESTIMATED: "estimated privately",
     ROWS: "from the rows, and not covered by ε",
 }
+
+
+def statement_of(made: Synthetic, file: str, content: bytes) -> StatementPage:
+    """Return the statement of a synthetic table or a Table 1, from its file's content."""
+    rows = several(made.rows, "row")
+    what = f"About {rows} of a synthetic table, drawn from noisy counts"
+    return StatementPage(
+        what=what if made.settings.pairs else f"Noisy counts of about {rows}, for a Table 1",
+        file=file,
+        digest=hashlib.sha256(content).hexdigest(),
+        guarantee=str(made.receipt),
+        bound=made.receipt.worst_case,
+        declared=made.receipt.declared,
+        about=f"Schema: {made.receipt.source}" if made.receipt.source else "",
+    )
 
 
 def described(made: Synthetic, by: str | None = None) -> Iterator[str]:

@@ -53,7 +53,7 @@ def synthesize(
     target: str | None = None,
     *,
     epsilon: float,
-    delta: float = 1e-6,
+    delta: float = 1e-5,
     settings: Counts | None = None,
     unit: str | Unit | None = None,
     ledger: Ledger | Transaction | str | os.PathLike[str] | None = None,
@@ -154,7 +154,7 @@ def describe(
     by: str | None = None,
     *,
     epsilon: float,
-    delta: float = 1e-6,
+    delta: float = 1e-5,
     settings: Counts | None = None,
     unit: str | Unit | None = None,
     ledger: Ledger | Transaction | str | os.PathLike[str] | None = None,
@@ -342,7 +342,7 @@ def _receipt(bound: Bound, schema: Schema, order: Order, seeded: bool) -> TableR
         (from_rows, Assumption.CONSTANTS_FROM_TABLE),
         (given - {ROWS, ESTIMATED}, Assumption.PUBLIC_CONSTANTS),
         (ESTIMATED in given, Assumption.CONSTANTS_FROM_ANOTHER_RELEASE),
-        (estimated, Assumption.BOUGHT_CONSTANTS),
+        (estimated, Assumption.PRIVATE_CONSTANTS),
         (order.facts, Assumption.DECLARED_FACTS),
     ):
         bound = bound.assuming(assumption) if holds else bound

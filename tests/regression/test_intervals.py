@@ -30,10 +30,10 @@ from bdpvi.regression import NoisyScores
 from bdpvi.regression.noisy_scores import _estimate
 from bdpvi.regression.score_posterior import Posterior
 from bdpvi.regression.score_release import ScorePlan
-from bdpvi.regression.score_start import Joined
+from bdpvi.regression.score_rounds import Joined
 from bdpvi.releases.estimate import HIDDEN, LEFT_OUT
 from bdpvi.releases.route import Allowance
-from bdpvi.tables.inference import Intervals
+from bdpvi.tables.setup import Intervals
 
 MODEL = BayesianLogisticRegression.unweighted(intercept=True, prior_scale=5.0)
 MODELS: dict[str, Any] = {
@@ -152,7 +152,7 @@ def test_categories_have_a_base_level_and_units_their_odds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of a level that nobody has, one noisy count in 44 is above two standard deviations.
-    monkeypatch.setattr("bdpvi.regression.score_start._EMPTY", 6.0)
+    monkeypatch.setattr("bdpvi.regression.score_rounds._EMPTY", 6.0)
     g = torch.Generator().manual_seed(0)
     n = 30_000
     kinds = torch.multinomial(torch.tensor([0.5, 0.5, 0.0]), n, True, generator=g)
@@ -184,18 +184,16 @@ def test_categories_have_a_base_level_and_units_their_odds(
     assert means[1] / means[0] == pytest.approx(0.5, abs=0.05)  # half of the records are b
     assert rows["kind=b"].note == ""
     assert abs(rows["kind=b"].mean - 0.8) < 5 * (rows["kind=b"].sd or 0.0)
-    assert rows["age"].scale == 10
-    assert rows["age"].ratio()[0] == pytest.approx(math.exp(rows["age"].mean))
-    assert rows["age"].ratio(per_unit=True)[2] == pytest.approx(
-        math.exp((rows["age"].high or 0.0) / 10)
-    )
-    assert "per unit" in str(summary)
+    assert found.estimate is not None
+    ten = found.summary(per={"age": 10}).coefficients[0]
+    assert ten.ratio()[0] == pytest.approx(math.exp(10 * rows["age"].mean))
+    assert ten.mean == pytest.approx(found.estimate.mean[0])  # its public scale is 10
     _another_reference_level(found)
     bdpvi.save_release(found, tmp_path / "release.json")
     assert run("summary", tmp_path / "release.json", "--reference", "kind=c") == 0
     assert "'kind' is compared with 'c'" in capsys.readouterr().out
     assert run("summary", tmp_path / "release.json", "--reference", "kind") == 2
-    assert "reference='kind' must be COLUMN=LEVEL" in capsys.readouterr().err
+    assert "reference='kind' must be like smokes=never" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("blanks", "reliable"), [(3, True), (0, False)])

@@ -17,8 +17,12 @@ from bdpvi import BayesianLogisticRegression, Release, fit_private
 from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.schema import Schema
+from bdpvi.datasets.types import ColumnType
 from bdpvi.regression import NoisyScores, ObjectivePerturbation
 from bdpvi.releases.estimate import Estimate
+from bdpvi.releases.summary import rounded
+from bdpvi.tables import Public
 
 MODEL = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
 
@@ -153,3 +157,64 @@ def test_a_forest_plot_is_drawn(minima: Release, tmp_path: Path) -> None:
     for odds in (False, True):
         path = known(minima).summary(odds=odds).plot(tmp_path / f"{odds}.png")
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture(scope="module")
+def of_table() -> Release:
+    random = torch.Generator().manual_seed(0)
+    age = torch.rand(4000, generator=random) * 60 + 20
+    sick = torch.rand(4000, generator=random) < torch.sigmoid((age - 50) / 20)
+    frame = pd.DataFrame(
+        {"age": age.numpy(), "name": ["a_b", "c&d"] * 2000, "sick": sick.int().numpy()}
+    )
+    public = Public(types=Schema({"age": ColumnType(kind="number", low=20, high=80)}, "By law."))
+    return bdpvi.private(
+        frame, target="sick", positive=1, epsilon=3.0, public=public, intervals=True
+    )
+
+
+def test_a_coefficient_is_per_unit_of_its_column_or_as_many_as_asked(of_table: Release) -> None:
+    scale = 60 / math.sqrt(12)
+    assert of_table.estimate is not None
+    age = of_table.summary().coefficients[0]
+    assert age.mean == pytest.approx(of_table.estimate.mean[0] / scale, rel=1e-12)
+    ten = of_table.summary(per={"age": 10}).coefficients[0]
+    for name in ("mean", "sd", "low", "high"):
+        assert getattr(ten, name) == pytest.approx(10 * getattr(age, name), rel=1e-12)
+    assert (ten.label, age.label, ten.positive) == ("age (per 10)", "age", age.positive)
+    assert ten.mean == pytest.approx(0.5, abs=6 * (ten.sd or 0.0))
+    others = of_table.summary(per={"age": 10}).coefficients[1:]
+    assert others == of_table.summary().coefficients[1:]
+    for per in ({"name": 2}, {"x": 2}, {"age": 0}):
+        with pytest.raises(ValueError, match="per"):
+            of_table.summary(per=per)
+
+
+def test_numbers_have_two_digits_of_half_their_interval() -> None:
+    assert rounded(1.08512, 1.0809, 1.0913, width=0.0104) == ["1.0851", "1.0809", "1.0913"]
+    assert rounded(12345.678, width=300.0) == ["12346"]
+    assert rounded(0.5, None, width=None) == ["0.5"]
+    assert rounded(3.2e8, width=10.0) == ["3.2e+08"]
+    assert rounded(1.0, width=math.inf) == ["1"]
+
+
+def test_a_table_is_written_in_other_forms(of_table: Release, tmp_path: Path) -> None:
+    summary = of_table.summary(odds=True, per={"age": 10})
+    html = summary.save(tmp_path / "table.html").read_text(encoding="utf-8")
+    assert "<td>name=c&amp;d</td>" in html
+    assert html.count("<tr>") == len(summary.rows())
+    assert summary._repr_html_() + "\n" == html
+    latex = summary.save(tmp_path / "table.tex").read_text(encoding="utf-8")
+    assert r"name=c\&d & " in latex or r"name=a\_b & " in latex
+    assert latex.count(r" \\") == len(summary.rows())
+    frame = pd.read_csv(summary.save(tmp_path / "table.csv"), index_col="name")
+    assert frame.loc["age", "mean"] == summary.coefficients[0].mean
+    assert summary.save(tmp_path / "forest.svg").read_text(encoding="utf-8").count("<svg") == 1
+    with pytest.raises(ValueError, match="exist"):
+        summary.save(tmp_path / "table.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "forest.svg",
+        "table.csv",
+        "table.html",
+        "table.tex",
+    ]

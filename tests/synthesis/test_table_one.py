@@ -414,7 +414,8 @@ def test_the_command_writes_what_may_be_published_once(
     first = run(*asked)
     assert "weight mean" in " ".join(first.split())
     files = {one.name: one.read_bytes() for one in (tmp_path / "shared").iterdir()}
-    assert {*files} == {"counts.json", "table_one.csv", "table_one.html", "table_one.txt"}
+    made = {"counts.json", "statement.html", "table_one.csv", "table_one.html", "table_one.txt"}
+    assert {*files} == made
     again = table_one(load(tmp_path / "shared" / "counts.json"), "sex")
     frame = pd.read_csv(tmp_path / "shared" / "table_one.csv", keep_default_na=False)
     assert frame.value.to_numpy() == pytest.approx(again.to_frame().value.to_numpy())
