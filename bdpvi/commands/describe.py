@@ -46,8 +46,9 @@ def describe(
 
     OUT gets counts, shares, means, standard deviations and quartiles of all columns, with intervals
     for privacy noise and sampling, as table_one.txt, .html and .csv, the noisy counts behind them,
-    counts.json, and a statement of the guarantee. Bounds and levels that the table's file does not declare are estimated
-    privately. `bdpvi show OUT/counts.json` prints the table again, at no cost.
+    counts.json, and a statement of the guarantee. Bounds and levels that the table's file does not
+    declare are estimated privately. `bdpvi show OUT/counts.json` prints the table again, at no
+    cost.
 
     Example: bdpvi describe --data patients.csv --one-row-per-person --by ward --epsilon 1
     --out table1
