@@ -26,6 +26,7 @@ import math
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -77,16 +78,20 @@ def people(rows: int, random: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def grouped(frame: pd.DataFrame, by: str | None) -> list[tuple[str, pd.DataFrame]]:
+    """Return the groups by name; none without a column."""
+    return [] if by is None else [(str(name), some) for name, some in frame.groupby(by)]
+
+
 def exact(frame: pd.DataFrame, by: str | None) -> dict[Key, float]:
     """Return the statistics of a table."""
     found: dict[Key, float] = {}
-    groups = {"all": frame} | ({} if by is None else dict(iter(frame.groupby(by))))
-    for group, some in groups.items():
+    for group, some in [("all", frame), *grouped(frame, by)]:
         for name in NUMBERS:
-            found[name, group, "", "mean"] = some[name].mean()
-            found[name, group, "", "sd"] = some[name].std()
-            for what, level in QUARTILES.items():
-                found[name, group, "", what] = some[name].quantile(level)
+            found[name, group, "", "mean"] = float(some[name].mean())
+            found[name, group, "", "sd"] = float(some[name].std())
+            for what, share in QUARTILES.items():
+                found[name, group, "", what] = float(some[name].quantile(share))
         for name, levels in LEVELS.items():
             for level in levels if name != by else ():
                 found[name, group, level, "count"] = (some[name] == level).sum()
@@ -116,7 +121,7 @@ def split(
     levels = [name for name in LEVELS if name != by]
     answer = query(6 * len(NUMBERS) + len(levels))
     found: dict[Key, float] = {}
-    for group, some in [("all", frame)] if by is None else frame.groupby(by):
+    for group, some in grouped(frame, by) or [("all", frame)]:
         for name, (low, high) in NUMBERS.items():
             half, values = (high - low) / 2, some[name].to_numpy(float)
             rows = max(answer("sum", np.ones(len(values)), 1.0), 1.0)
@@ -125,9 +130,9 @@ def split(
             square = answer("sum", less**2, half**2) / rows
             found[name, group, "", "mean"] = float(np.clip(mean + low + half, low, high))
             found[name, group, "", "sd"] = min(math.sqrt(max(square - mean**2, 0.0)), half)
-            for what, level in QUARTILES.items():
+            for what, share in QUARTILES.items():
                 points = np.linspace(low, high, CANDIDATES)
-                found[name, group, "", what] = answer("quantile", (values, points), level)
+                found[name, group, "", what] = answer("quantile", (values, points), share)
         for name in levels:
             counts = [
                 answer("sum", (some[name] == level).to_numpy(float), 1.0) for level in LEVELS[name]
@@ -172,8 +177,7 @@ def queries(kind: str, epsilon: float, random: np.random.Generator) -> Callable[
 
 def opendp(what: str, given: Any, sensitivity: float, epsilon: float) -> float:
     """Return the answer of the library itself: a clamped sum, or a quantile among candidates."""
-    import opendp.prelude as dp
-
+    dp = import_module("opendp.prelude")
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.symmetric_distance()
     if what == "quantile":

@@ -129,7 +129,7 @@ def cells_of(column: ColumnType) -> tuple[Floats, Floats, Floats]:
     """
     ends = grid.edges(column)
     assert ends is not None
-    first, last = ends[:-1], ends[1:] - column.integer
+    first, last = ends[:-1], ends[1:] - (1.0 if column.integer else 0.0)
     if column.integer:
         return first, last, ((last - first + 1) ** 2 - 1) / 12
     wide = last - first > 2 * np.spacing(first)

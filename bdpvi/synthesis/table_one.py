@@ -191,11 +191,19 @@ def table_one(made: Synthetic, by: str | None = None, level: float = 0.95) -> Ta
         if by is not None:
             each = of_groups(noisy, at, names.index(by), grid.shares(column))
             estimates |= {label: each[place] for label, place in groups.items()}
-        for group, one in estimates.items():
-            for level_name, what, (value, low, high) in _of_column(column, one, k, z):
-                given = {"value": value, "low": low, "high": high}
-                place = {"column": name, "group": group, "level": level_name, "name": what}
-                found.append(Statistic(**place, **given))
+        for group, counted in estimates.items():
+            for listed, what, (value, low, high) in _of_column(column, counted, k, z):
+                found.append(
+                    Statistic(
+                        column=name,
+                        group=group,
+                        level=listed,
+                        name=what,
+                        value=value,
+                        low=low,
+                        high=high,
+                    )
+                )
     return TableOne(statistics=tuple(found), groups=(ALL, *groups), level=level, counts=made)
 
 

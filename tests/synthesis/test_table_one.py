@@ -69,7 +69,7 @@ def noisy_counts(random: np.random.Generator) -> NoisyCounts:
     bins = (np.array([0, 0, 1, 1, 1, 2, 3]), np.arange(4), np.array([0, 1, 1, 2, 3]))
     sizes = [4, 4, 4]
     single = tuple(random.integers(50, 300, len(one)) for one in bins)
-    joint = {
+    joint: dict[tuple[int, ...], Any] = {
         pair: random.integers(20, 90, (sizes[pair[0]], sizes[pair[1]]))
         for pair in itertools.combinations(range(3), 2)
     }
@@ -369,8 +369,8 @@ def test_counts_for_a_synthetic_table_describe_themselves_by_any_column() -> Non
     made = table_one(shared, "sex")
     found = made.to_frame().set_index(["column", "group", "level", "name"])
     true = frame[frame.sex == "F"].weight.mean()
-    one = found.loc[("weight", "F", "", "mean")]
-    assert one.low - 0.5 < true < one.high + 0.5
+    place = ("weight", "F", "", "mean")
+    assert found.low[place] - 0.5 < true < found.high[place] + 0.5
     for level, message in ((0.0, "level"), (1.0, "level")):
         with pytest.raises(ValueError, match=message):
             table_one(shared, level=level)
