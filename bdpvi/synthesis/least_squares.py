@@ -52,7 +52,7 @@ def of_column(noisy: NoisyCounts, at: int) -> CodeCounts:
     own = 1 / noisy.deviation**2
     matrix = own * np.eye(len(single)) + known
     matrix += np.where(bins[:, None] == bins, precision[bins], 0.0)
-    noise = np.linalg.inv(matrix)
+    noise = np.asarray(np.linalg.inv(matrix), dtype=np.float64)
     counts = noise @ (own * single + weighted[bins] + known * total)
     return CodeCounts(counts, noise, np.arange(len(single)))
 

@@ -129,7 +129,8 @@ def cells_of(column: ColumnType) -> tuple[Floats, Floats, Floats]:
     """
     ends = grid.edges(column)
     assert ends is not None
-    first, last = ends[:-1], ends[1:] - (1.0 if column.integer else 0.0)
+    first = np.asarray(ends[:-1], dtype=np.float64)
+    last = np.asarray(ends[1:] - (1.0 if column.integer else 0.0), dtype=np.float64)
     if column.integer:
         return first, last, ((last - first + 1) ** 2 - 1) / 12
     wide = last - first > 2 * np.spacing(first)
@@ -172,10 +173,11 @@ def mean_and_sd(column: ColumnType, some: Shares, z: float) -> tuple[Interval, I
 def _blocks(some: Shares, first: Floats, last: Floats) -> tuple[Floats, Floats, Floats]:
     """Return each block's probability, its width and the middle."""
     _, blocks = np.unique(some.blocks, return_inverse=True)
-    starts, ends = np.full(blocks.max() + 1, math.inf), np.full(blocks.max() + 1, -math.inf)
+    starts: Floats = np.full(blocks.max() + 1, math.inf)
+    ends: Floats = -starts
     np.minimum.at(starts, blocks, first)
     np.maximum.at(ends, blocks, last)
-    heavy = np.bincount(blocks, weights=some.sample)
+    heavy: Floats = np.bincount(blocks, weights=some.sample).astype(np.float64)
     return heavy, ends - starts, (starts + ends) / 2
 
 
