@@ -97,7 +97,7 @@ def test_from_an_export_to_what_is_published_in_eight_commands(tmp_path: Path) -
     run("private", *data, *ask, "--epsilon", model[1], "--out", "model")
     effects = run("summary", "model/release.json", "--odds", "--per", "age=10", "--out", "t.tex")
     run("synthesize", *data, "--target", "sick", "--epsilon", rows[0], "--out", "rows")
-    select = run("model/release.json", "patients", module="bdpvi.score")
+    select = run("model/release.json", "patients", "patient_id", module="bdpvi.score")
     account = run("account", "export.xlsx")
     assert ran == 8
 
@@ -123,5 +123,6 @@ def test_from_an_export_to_what_is_published_in_eight_commands(tmp_path: Path) -
     )
     database = duckdb.connect()
     database.register("patients", read)
-    scored = database.sql(select).df()
-    np.testing.assert_allclose(scored.probability, release.predict_proba(frame)[1], atol=1e-9)
+    scored = database.sql(select).df().set_index("patient_id").probability
+    wanted = release.predict_proba(frame)[1].set_axis(frame.patient_id)
+    np.testing.assert_allclose(scored[wanted.index], wanted, atol=1e-9)

@@ -1,4 +1,7 @@
-"""``python -m bdpvi.score RELEASE TABLE [DIALECT]``: print the SELECT of a release."""
+"""``python -m bdpvi.score RELEASE TABLE [ID …]``: print the SELECT of a release's predictions.
+
+``ID`` are columns of the table that the result begins with.
+"""
 
 import sys
 
@@ -6,7 +9,7 @@ from .scorer import load
 
 if __name__ == "__main__":
     try:
-        file, table, *dialect = sys.argv[1:]
-        print(load(file).to_sql(table, dialect=(*dialect, "standard")[0]))  # noqa: T201
+        file, table, *ids = sys.argv[1:]
+        print(load(file).to_sql(table, ids=ids))  # noqa: T201
     except (ValueError, OSError) as error:
         sys.exit(f"bdpvi.score: {error}\n{__doc__}")
