@@ -36,7 +36,15 @@ from bdpvi.datasets.columns import (
 )
 from bdpvi.datasets.columns import with_text_names as with_text_names
 from bdpvi.datasets.origin import Origin
-from bdpvi.datasets.terms import Features, Term, features_of, joined, of_terms, references_of
+from bdpvi.datasets.terms import (
+    Features,
+    Term,
+    check_terms,
+    features_of,
+    joined,
+    of_terms,
+    references_of,
+)
 from bdpvi.datasets.types import ColumnType
 
 if TYPE_CHECKING:
@@ -120,9 +128,7 @@ class Encoding:
         if none := [c.name for c in self.columns if self.unknown != "other" and not c.features]:
             raise ValueError(f"column {none[0]!r} must have at least one category")
         if self.terms:
-            used = {factor.column for term in self.terms for factor in term}
-            if not used <= {c.name for c in self.columns}:
-                raise ValueError(f"terms must be of the columns, got {used!r:.200}")
+            check_terms(self.terms, self.columns)
             _ = self.blocks
 
     @property

@@ -34,6 +34,12 @@ def _clamped(column: Column, features: Floats) -> Floats:
     return np.clip(features[:, 0], -BOUND, BOUND)
 
 
+def _check_number(name: str, column: Column | None) -> None:
+    """Raise ValueError if a column is known and no number."""
+    if column is not None and not isinstance(column, Numeric):
+        raise ValueError(f"{name!r} is a category, and is used as a number")
+
+
 @dataclass(frozen=True)
 class Plain:
     """A column itself: a number within its bounds, or a category's levels, 0 or 1.
@@ -55,6 +61,11 @@ class Plain:
 
     def check(self, column: Column | None) -> None:
         """Raise ValueError unless it suits the column's public constants, None without any."""
+        levels = getattr(column, "categories", ())
+        if self.reference and column is not None and self.reference not in levels:
+            raise ValueError(
+                f"C({self.column}): {self.reference!r} is not one of its levels {levels!r:.200}"
+            )
 
     def _kept(self, column: Column, width: int) -> list[int]:
         """Return the places of the column's features that a product has, of ``width`` in all."""
@@ -99,6 +110,7 @@ class Power:
 
     def check(self, column: Column | None) -> None:
         """See :meth:`Plain.check`."""
+        _check_number(self.column, column)
 
     def values(self, column: Column, features: Floats) -> Floats:
         """See :meth:`Plain.values`."""
@@ -128,6 +140,7 @@ class Log:
 
     def check(self, column: Column | None) -> None:
         """See :meth:`Plain.check`."""
+        _check_number(self.column, column)
         if column is None:
             raise ValueError(
                 f"log({self.column}): it needs public bounds above 0 (--constants, or bdpvi table)"
@@ -192,6 +205,7 @@ class Spline:
 
     def check(self, column: Column | None) -> None:
         """See :meth:`Plain.check`."""
+        _check_number(self.column, column)
         if self.knots and column is None:
             raise ValueError(
                 f"bs({self.column}): knots need public bounds (--constants, or bdpvi table); df= "
@@ -329,6 +343,15 @@ def joined(
             for one in blocks
         ]
     )
+
+
+def check_terms(terms: Sequence[Term], columns: Sequence[Column]) -> None:
+    """Raise ValueError unless the terms are of these columns, and suit them."""
+    named = {column.name: column for column in columns}
+    for factor in (factor for term in terms for factor in term):
+        if factor.column not in named:
+            raise ValueError(f"terms has {factor.column!r}, which is not a column")
+        factor.check(named[factor.column])
 
 
 def references_of(terms: Sequence[Term], columns: Sequence[Column]) -> dict[str, str]:
