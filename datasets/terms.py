@@ -298,32 +298,36 @@ class Features(NamedTuple):
         return math.prod(per.get(name, 1.0) ** degree for name, degree in degrees)
 
 
-def features_of(column: Column, names: tuple[str, ...], blank: bool) -> Features:
-    """Return the features of a column with these names."""
-    others = [(0.0, 1.0)] * (len(names) - len(column.scales))
-    return Features(names, (*column.scales, *others), column, blank)
-
-
-def of_terms(terms: Sequence[Term], plain: Sequence[Features]) -> tuple[Features, ...]:
-    """Return the features of terms, by those of the columns; without terms, of each column.
+def of_columns(
+    terms: Sequence[Term], columns: Sequence[tuple[Column, tuple[str, ...], bool]]
+) -> tuple[Features, ...]:
+    """Return the features of each term, or without terms of each column.
 
     A number that is no term by itself has its sign of a blank at the end.
+
+    Args:
+        terms: the terms.
+        columns: each column, the names of its features, and whether the last says it is blank.
     """
+    plain = []
+    for one, names, blank in columns:
+        others = [(0.0, 1.0)] * (len(names) - len(one.scales))
+        plain.append(Features(names, (*one.scales, *others), one, blank))
     if not terms:
         return tuple(plain)
-    left = {one.column.name: one for one in plain if one.column is not None}
-    columns = {name: one.column for name, one in left.items() if one.column is not None}
-    names = {name: one.names for name, one in left.items()}
+    known = {one.name: one for one, _, _ in columns}
+    left = dict(zip(known, plain, strict=True))
+    named = {name: one.names for name, one in left.items()}
     used = {factor.column for term in terms for factor in term}
     made = []
     for term in terms:
         if len(term) == 1 and isinstance(term[0], Plain):
             made.append(left.pop(term[0].column))
             continue
-        own = names_of(term, columns, names)
-        made.append(Features(own, ((0.0, scale_of(term, columns)),) * len(own), None, term=term))
+        own = names_of(term, known, named)
+        made.append(Features(own, ((0.0, scale_of(term, known)),) * len(own), None, term=term))
     for name, one in left.items():
-        if name in used and columns[name].scaled and one.blank:
+        if name in used and known[name].scaled and one.blank:
             made.append(Features(one.names[-1:], ((0.0, 1.0),), None, blank=True, sign=name))
     return tuple(made)
 
