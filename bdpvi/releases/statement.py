@@ -76,7 +76,7 @@ class StatementPage:
 
     @property
     def assumptions(self) -> list[tuple[str, str]]:
-        """What it rests on, by name, each in a sentence."""
+        """What it assumes, by name, each in a sentence."""
         found = self.bound.assumptions
         names = (one.name.lower().replace("_", " ") for one in found)
         return list(zip(names, facts(found), strict=True))
