@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from bdpvi.programs.private_svi import PrivateSVI
     from bdpvi.releases.released import Release
     from bdpvi.releases.shared_file import load_release, save_release
-    from bdpvi.synthesis.released import synthesize
+    from bdpvi.synthesis.released import describe, synthesize
     from bdpvi.tables.prepared import fit_private
     from bdpvi.tables.private import private
 else:
@@ -96,7 +96,7 @@ else:
             "programs.private_svi": ("PrivateSVI",),
             "releases.shared_file": ("load_release", "save_release"),
             "releases.released": ("Release",),
-            "synthesis.released": ("synthesize",),
+            "synthesis.released": ("describe", "synthesize"),
             "tables.private": ("private",),
             "tables.prepared": ("fit_private",),
         },
@@ -151,6 +151,7 @@ __all__ = [
     "WorstCaseDP",
     "check",
     "cost",
+    "describe",
     "fit",
     "fit_private",
     "load_fit",
