@@ -164,7 +164,7 @@ def _of_estimate(
 
     quantile = _quantile(level)
     pairs = [(one.places, one.base) for one in chosen]
-    turn = contrasts(len(known.mean), _has_intercept(release), pairs)
+    turn = contrasts(len(known.mean), len(_baselines(release)), pairs)
     means = (turn @ torch.tensor(known.mean, dtype=torch.float64)).tolist()
     out = torch.tensor([note == LEFT_OUT for note in known.notes])
     unknown = (turn[:, out] != 0).any(1)  # whose spread is that of their column's mean
@@ -272,7 +272,7 @@ def _contrasts(
         places = tuple(names.index(release.feature_names[level]) for level in levels)
         least = 0 if _minima(release) else int(varying[list(places)].argmin())
         pairs.setdefault(places, places[least])
-    of_features = contrasts(len(names), _has_intercept(release), [*pairs.items()]).to(weights)
+    of_features = contrasts(len(names), len(_baselines(release)), [*pairs.items()]).to(weights)
     return torch.kron(of_features, of_classes)
 
 
@@ -289,9 +289,9 @@ def _minima(release: Published) -> bool:
     return release.guide is None and release.receipt.temperature is None
 
 
-def _has_intercept(release: Published) -> bool:
-    """Return whether the last weight is an intercept."""
-    return bool(getattr(release.model, "intercept", False))
+def _baselines(release: Published) -> tuple[str, ...]:
+    """Return the names of the last weights, which belong to no feature."""
+    return getattr(release.model, "baselines", ())
 
 
 def _measured_coefficients(release: Published) -> list[bool]:
@@ -376,7 +376,7 @@ def _columns(release: Published) -> list[str]:
     names = list(release.feature_names)
     if (exposure := getattr(release.model, "exposure", None)) is not None:
         del names[exposure]
-    return [*distinct_names(names + ["intercept"] * _has_intercept(release))]
+    return [*distinct_names([*names, *_baselines(release)])]
 
 
 def _classes(release: Published) -> Sequence[object]:

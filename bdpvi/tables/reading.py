@@ -182,6 +182,11 @@ def _of_records(asked: Request, data: Dataset) -> Request:
         raise ValueError(
             "exposure: for encoded records it belongs to the model, as a column number"
         )
+    if public.event:
+        raise ValueError(
+            f"event={public.event!r}: targets of encoded records are signed times, "
+            "BayesianSurvivalRegression.targets(times, events); leave it out"
+        )
     if classes := getattr(asked.model, "classes", 0):
         public = replace(public, classes=tuple(range(classes)))
     positive = asked.positive if asked.model else 1

@@ -81,6 +81,8 @@ def _targets(asked: Request) -> list[float]:
         return [0.0, 1.0]
     if classes := getattr(model, "classes", 0):
         return [float(at) for at in range(classes)]
+    if cuts := getattr(model, "cuts", ()):
+        return [cut / 2 for cut in cuts] + [-cut for cut in cuts]
     middle, most = getattr(model, "middle", 0.0), model.largest
     return [middle, middle + 1, middle + most, middle + most + 1]
 
@@ -103,5 +105,6 @@ def _raw(work: Work, asked: Request) -> Iterator[MadeUp]:
     if asked.model is None:
         target = [asked.positive, *(declared.get(asked.target) or ("no", ""))]
     alone = {asked.target: target} | ({public.exposure: [1.0]} if public.exposure else {})
+    alone |= {public.event: [1, 0]} if public.event else {}
     for frame in made_up.frames(kinds, declared, alone):
         yield MadeUp("", tuple(frame.columns), (), work.file, frame=frame)
