@@ -109,12 +109,15 @@ def survival_draws(model: Model, latents: Mapping[str, Tensor], x: Tensor, times
         ValueError: if the model has no survival curve, or a time, which it names, is not between 0
             and the horizon, the last cut.
     """
-    if not isinstance(model, BayesianSurvivalRegression):
+    if not is_regression(model) or model.target != "time":  # type: ignore[attr-defined]
         name = getattr(model, "kind", type(model).__name__)
         raise ValueError(f"model: {name} has no survival curve; BayesianSurvivalRegression has")
-    rule = f"lie between 0 and the horizon {model.horizon:g}, the last cut"
-    validate.every("times", times, (times >= 0) & (times <= model.horizon), rule)
-    return _each(lambda draw, x: model.survival(draw, x, times), latents, x)
+    curve: BayesianSurvivalRegression = model  # type: ignore[assignment]
+    rule = f"lie between 0 and the horizon {curve.horizon:g}, the last cut"
+    if times.ndim != 1:
+        raise ValueError(f"times must be a list of numbers, got the shape {tuple(times.shape)}")
+    validate.every("times", times, (times >= 0) & (times <= curve.horizon), rule)
+    return _each(lambda draw, x: curve.survival(draw, x, times), latents, x)
 
 
 def _each(formula: Formula, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:

@@ -150,8 +150,8 @@ class BayesianSurvivalRegression(Regression):
         >>> model.targets([3.0, 4.0, -1.0], [True, False, True])
         tensor([ 3., -4., nan], dtype=torch.float64)
         """
-        t = torch.as_tensor(times, dtype=torch.float64)
-        yes = torch.as_tensor(events, dtype=torch.float64)
+        t = validate.numbers("times", times).double()
+        yes = validate.numbers("events", events).double()
         known = (t >= 0) & ((yes == 0) | (yes == 1))
         signed = t.clamp(min=_SOON * self.cuts[0]) * (2 * yes - 1)
         return torch.where(known, signed, math.nan)

@@ -45,9 +45,11 @@ _TRAINED = (
     "independent normals gives intervals that are too narrow for correlated latents, such as an "
     "intercept and group effects"
 )
-_LEVELS = (
-    ". Levels of a category are compared with its base level, {}, and the intercept is for base "
-    "levels"
+_LEVELS = ". Levels of a category are compared with its base level, {}"
+_INTERCEPT = ", and the intercept is for base levels"
+_HAZARDS = (
+    ". Log hazards are for base levels and the columns' means; their exponentials are hazards per "
+    "unit of time, not ratios"
 )
 _EMPTY = (
     ". The coefficient of a level that no record has is privacy noise alone, and the receipt "
@@ -120,7 +122,10 @@ def summarised(
                 reliable, reason = None, reason + _UNTRIED
         if _of_features(release):
             which = "its first" if _minima(release) else "the one with the smallest variance"
-            reason += _LEVELS.format(which) * (len(_groups(release)) > len(chosen))
+            several = len(_baselines(release)) > 1
+            if len(_groups(release)) > len(chosen):
+                reason += _LEVELS.format(which) + _INTERCEPT * (not several)
+            reason += _HAZARDS * several
             reason += _EMPTY * (_minima(release) and bool(_groups(release)))
             reason += _CLASSES * bool(_classes(release))
         return Summary(**given, reliable=reliable, reason=reason + given_levels)
