@@ -27,7 +27,7 @@ from printed import command
 
 import bdpvi
 from bdpvi.datasets import constants_of
-from bdpvi.models.survival import exposures, survival
+from bdpvi.models.hazards import exposures, survival
 from bdpvi.tables import Machine, Public
 
 CUTS = (1.0, 2.0, 5.0)

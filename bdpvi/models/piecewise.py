@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from bdpvi.models.survival import exposures, log_likelihood, restricted_mean
+from bdpvi.models.hazards import exposures, log_likelihood, restricted_mean
 
 
 class PiecewiseExponential(dist.TorchDistribution):  # type: ignore[misc]

@@ -15,9 +15,9 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import BayesianSurvivalRegression, Dataset
+from bdpvi.models.hazards import restricted_mean, survival
 from bdpvi.models.piecewise import PiecewiseExponential
 from bdpvi.models.predictions import survival_draws
-from bdpvi.models.survival import restricted_mean, survival
 from bdpvi.models.traces import log_likelihood
 
 CUTS = (1.0, 2.5, 4.0)
