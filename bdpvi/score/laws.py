@@ -110,7 +110,7 @@ class ScoreLaw:
         eta = eta + self.constant[:, None]
         if self.exposure is not None:
             eta = eta + np.log(np.maximum(x[:, self.exposure], math.exp(-REACH)))
-        return eta  # type: ignore[no-any-return]
+        return eta
 
     def expected(self, eta: Floats) -> Floats:
         """Return the expected target by its predictor, (k, N, ...)."""
@@ -254,7 +254,7 @@ class SurvivalLaw(ScoreLaw):
         """Return ∫ S(t) dt until the last cut."""
         each, until = self._until(eta)
         parts = np.exp(each - until) * -np.expm1(-each) / each * self.shares
-        return np.minimum(parts.sum(-1), 1.0) * self.cuts[-1]  # type: ignore[no-any-return]
+        return np.asarray(np.minimum(parts.sum(-1), 1.0) * self.cuts[-1])
 
     def beside(self, x: Floats) -> dict[str, Floats]:
         """Return the probability of no event until each cut."""

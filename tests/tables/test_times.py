@@ -81,7 +81,7 @@ def test_one_command_gives_hazard_ratios_and_the_file_keeps_them(made: Path) -> 
     assert isinstance(model, BayesianSurvivalRegression)
     assert replace(model, levels=()) == MODEL
     assert "died" not in " ".join(release.feature_names)
-    declared = release.preprocessing["declared"]
+    declared: Any = release.preprocessing["declared"]
     assert declared["event"] == "died"
     assert declared["target bounds"] == "0, 5"
     summary = release.summary(odds=True, reference={"arm": "old"})

@@ -1,6 +1,6 @@
 """Coverage of intervals of hazard ratios, and of bands around survival curves.
 
-    OMP_NUM_THREADS=1 python benchmarks/survival.py [--tables 100] [--rows 2000 10000]
+    OMP_NUM_THREADS=1 python benchmarks/time_to_event.py [--tables 100] [--rows 2000 10000]
 
 Simulated tables: age (normal, 50 ± 12 years), a dose (uniform, 0 to 10) and a treatment (yes or
 no), with the log hazard ratios 0.03 a year, 0 and −0.5; the hazards .05, .1 and .08 a year between
@@ -19,6 +19,7 @@ import argparse
 import math
 import warnings
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -89,10 +90,11 @@ def without_privacy(frame: pd.DataFrame) -> torch.Tensor:
     for j in range(3):
         rows = torch.cat([x, torch.eye(3).double()[j].expand(len(x), 3)], 1)
         bend += rows.T @ (rows * rate[:, j : j + 1])
-    return torch.linalg.inv(bend).diagonal()[:3].sqrt()
+    found: torch.Tensor = torch.linalg.inv(bend).diagonal()[:3].sqrt()
+    return found
 
 
-def inside(row: pd.Series, truth: float) -> bool:
+def inside(row: Any, truth: float) -> bool:
     """Return whether an interval holds the truth."""
     return bool(row["low"] <= truth <= row["high"])
 
@@ -118,7 +120,7 @@ def cell(rows: int, epsilon: float, tables: int) -> str:
         names = {"age": "age", "dose": "dose", "treated": "treated=yes"}
         spread = without_privacy(frame)
         for at, (name, truth) in enumerate(TRUTH.items()):
-            row = found.loc[names[name]]
+            row: Any = found.loc[names[name]]
             held.setdefault(name, []).append(inside(row, truth))
             widths.append(float(row["high"] - row["low"]) / (2 * 1.96 * float(spread[at])))
             hidden.append("dominated" in row["note"])
