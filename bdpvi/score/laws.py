@@ -242,7 +242,7 @@ class SurvivalLaw(ScoreLaw):
     @property
     def shares(self) -> Floats:
         """The lengths of the intervals, in those of the whole, (J,)."""
-        return np.diff(self.cuts, prepend=0) / self.cuts[-1]
+        return np.asarray(np.diff(self.cuts, prepend=0) / self.cuts[-1])
 
     def _until(self, eta: Floats) -> tuple[Floats, Floats]:
         """Return the integral of the hazard over each interval, and until its end, (k, N, J)."""
