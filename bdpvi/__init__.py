@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from bdpvi.programs.private_svi import PrivateSVI
     from bdpvi.releases.released import Release
     from bdpvi.releases.shared_file import load_release, save_release
-    from bdpvi.synthesis.released import synthesize
+    from bdpvi.synthesis.released import describe, synthesize
+    from bdpvi.tables.prepared import fit_private
     from bdpvi.tables.private import private
-    from bdpvi.tables.routes import fit_private
 else:
     __getattr__ = lazy(
         __name__,
@@ -98,9 +98,9 @@ else:
             "programs.private_svi": ("PrivateSVI",),
             "releases.shared_file": ("load_release", "save_release"),
             "releases.released": ("Release",),
-            "synthesis.released": ("synthesize",),
+            "synthesis.released": ("describe", "synthesize"),
             "tables.private": ("private",),
-            "tables.routes": ("fit_private",),
+            "tables.prepared": ("fit_private",),
         },
         packages=(
             "bayesian",
@@ -154,6 +154,7 @@ __all__ = [
     "WorstCaseDP",
     "check",
     "cost",
+    "describe",
     "fit",
     "fit_private",
     "load_fit",

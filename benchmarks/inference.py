@@ -8,7 +8,7 @@
 ``coverage``: 95 % intervals of noisy scores over simulated tables; the truth is the model's best
 fit to 2,000,000 records. ``measured``: tables of numbers and categories with rare levels (each .6
 times as frequent as the one before), by noisy scores, by DPVI, and by the route that
-:class:`bdpvi.tables.inference.Intervals` takes. Strong coefficients are those whose estimate
+:class:`bdpvi.tables.setup.Intervals` takes. Strong coefficients are those whose estimate
 without privacy is over 4 standard errors from 0. ``exports``: files of a hospital
 (``benchmarks/hospital.py``), with declared types, by :func:`bdpvi.private`; the truth is that of
 four slopes. ``levels``: two numbers and a category with rare levels by :func:`bdpvi.private` with
@@ -55,7 +55,7 @@ from bdpvi.regression.score_posterior import NormalPrior
 from bdpvi.regression.score_release import ScorePlan, measure
 from bdpvi.releases.estimate import BASE, LEFT_OUT, POOLED
 from bdpvi.tables import Public, Unit
-from bdpvi.tables.inference import Intervals
+from bdpvi.tables.setup import Intervals
 
 Table = Callable[[int, int], tuple[Tensor, Tensor]]
 """Design and targets, for a number of rows and a seed."""

@@ -50,7 +50,7 @@ def from_blocks(
             same to the bit for any number of workers.
         file: how CSV files are written; its fields may be given instead, as ``separator=";"``.
         progress: whether to show a bar for every pass.
-        options: fields of :class:`~bdpvi.datasets.table_options.TableOptions`; ``constants`` and
+        options: fields of :class:`~bdpvi.datasets.measuring.TableOptions`; ``constants`` and
             ``positive`` are required.
 
     Warns:

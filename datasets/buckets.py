@@ -24,7 +24,7 @@ from bdpvi._ground.types import tell_owner
 from bdpvi.datasets import objects
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.openers import Block, Grouped
+from bdpvi.datasets.openers import GROUPED
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.table import ODD, Table
 from bdpvi.datasets.units import hashes_of, persons_of
@@ -106,8 +106,8 @@ def _columns(table: Table) -> Columns:
     """Return names and types of a table's columns, which are text but for files of Arrow's."""
     import pyarrow as pa
 
-    readers = {part.file: part.reader for part in table.parts if isinstance(part, Block)}
-    files = {file: one for file, one in readers.items() if isinstance(one, Grouped)}
+    blocks: list[Any] = [part for part in table.parts if getattr(part, "kind", "") in GROUPED]
+    files = {block.file: block.reader for block in blocks}
     if not files:
         return pa.schema([(name, pa.string()) for name in table.header])
     found: list[Columns] = []

@@ -123,7 +123,7 @@ class Numeric:
 
     @property
     def scales(self) -> tuple[tuple[float, float], ...]:
-        """Centre and scale of the number behind each feature; 0 and 1 where there is none."""
+        """Centre and scale of the number behind each of the first features."""
         return ((self.mean, self.sd),)
 
     def encode(self, values: pd.Series[Any], guess: ColumnType | None = None) -> Encoded:
@@ -191,6 +191,7 @@ class OneHot:
     """
 
     kind: ClassVar[str] = "onehot"
+    scales: ClassVar[tuple[tuple[float, float], ...]] = ()
     named: ClassVar[bool] = True
     scaled: ClassVar[bool] = False
     name: str
@@ -211,11 +212,6 @@ class OneHot:
     def features(self) -> tuple[str, ...]:
         """Names of the features it makes."""
         return tuple(f"{self.name}={category}" for category in self.categories)
-
-    @property
-    def scales(self) -> tuple[tuple[float, float], ...]:
-        """See :class:`Numeric`."""
-        return ((0.0, 1.0),) * len(self.categories)
 
     def encode(self, values: pd.Series[Any], guess: ColumnType | None = None) -> Encoded:
         """See :meth:`Numeric.encode`."""
@@ -243,6 +239,7 @@ class Hashed:
     """
 
     kind: ClassVar[str] = "hashed"
+    scales: ClassVar[tuple[tuple[float, float], ...]] = ()
     named: ClassVar[bool] = False
     scaled: ClassVar[bool] = False
     name: str
@@ -258,11 +255,6 @@ class Hashed:
     def features(self) -> tuple[str, ...]:
         """Names of the features it makes."""
         return tuple(f"{self.name}#{place}" for place in range(self.buckets))
-
-    @property
-    def scales(self) -> tuple[tuple[float, float], ...]:
-        """See :class:`Numeric`."""
-        return ((0.0, 1.0),) * self.buckets
 
     def encode(self, values: pd.Series[Any], guess: ColumnType | None = None) -> Encoded:
         """See :meth:`Numeric.encode`."""

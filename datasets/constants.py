@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from bdpvi.datasets.origin import Origin
 from bdpvi.datasets.schema import Schema, type_of
 from bdpvi.datasets.types import ESTIMATED, ROWS, ColumnType
 
+Made = tuple[Column, Origin]
+"""A column and where its constants are from."""
 _MARKED = (
     "column {name!r} is marked as read from the rows: write public bounds or levels there, and "
     '"origin": "declared"'
@@ -78,11 +80,12 @@ def constants_of(values: Mapping[str, Any]) -> Encoding:
     if isinstance(columns, dict):
         values = {**columns, "source": source}
     entries = {name.strip(): entry for name, entry in values.items() if name != "source"}
-    made = {name: _entry(name, one) for name, one in entries.items()}
-    columns = tuple(
-        _of_type(name, one) if isinstance(one, ColumnType) else one for name, one in made.items()
-    )
-    return Encoding(columns, source).of(map(_origin, made.values()))
+    return _encoding((_entry(name, one) for name, one in entries.items()), source)
+
+
+def _encoding(made: Iterable[Made], source: str) -> Encoding:
+    columns, origins = zip(*made, strict=True) if (made := list(made)) else ((), (Origin.PUBLIC,))
+    return Encoding(columns, source).of(origins)
 
 
 def constants_in(types: Schema) -> Encoding | None:
@@ -98,26 +101,21 @@ def constants_in(types: Schema) -> Encoding | None:
     given = types.bounded
     if not given:
         return None
-    made = Encoding(tuple(_of_type(name, one) for name, one in given.items()), types.source)
-    return made.of(map(_origin, given.values()))
+    return _encoding((_of_type(name, one) for name, one in given.items()), types.source)
 
 
-def _origin(one: object) -> Origin:
-    estimated = isinstance(one, ColumnType) and one.origin == ESTIMATED
-    return Origin.FROM_ANOTHER_RELEASE if estimated else Origin.PUBLIC
-
-
-def _of_type(name: str, type: ColumnType) -> Column:
+def _of_type(name: str, type: ColumnType) -> Made:
     if type.origin == ROWS:
         raise ValueError(_MARKED.format(name=name))
+    origin = Origin.FROM_ANOTHER_RELEASE if type.origin == ESTIMATED else Origin.PUBLIC
     if type.names is not None:
-        return OneHot(name, type.names, type=type.reading)
+        return OneHot(name, type.names, type=type.reading), origin
     if type.bounds is None:
         raise ValueError(
             f"column {name!r} has a kind and neither levels nor low and high: add them, or give "
             "the file as types (--table)"
         )
-    return _between(name, *type.bounds, type.reading)
+    return _between(name, *type.bounds, type.reading), origin
 
 
 def _between(name: str, low: float, high: float, type: ColumnType | None = None) -> Numeric:
@@ -126,18 +124,18 @@ def _between(name: str, low: float, high: float, type: ColumnType | None = None)
     return Numeric(name, (low + high) / 2, (high - low) / math.sqrt(12), type=type)
 
 
-def _entry(name: str, entry: Any) -> Column | ColumnType:
+def _entry(name: str, entry: Any) -> Made:
     match entry:
         case {"mean": mean, "sd": sd} if len(entry) == 2:
-            return Numeric(name, _number(name, mean), _number(name, sd))
+            return Numeric(name, _number(name, mean), _number(name, sd)), Origin.PUBLIC
         case dict() if {"kind", "low", "high", "levels"} & {*entry}:
-            return type_of(entry, name)
+            return _of_type(name, type_of(entry, name))
         case [low, high] if _is_number(low) and _is_number(high):
-            return _between(name, _number(name, low), _number(name, high))
+            return _between(name, _number(name, low), _number(name, high)), Origin.PUBLIC
         case []:
             raise ValueError(f"column {name!r} must have at least one category, got []")
         case list() if all(isinstance(value, str | bool) for value in entry):
-            return OneHot(name, tuple(map(label, entry)))
+            return OneHot(name, tuple(map(label, entry))), Origin.PUBLIC
     raise ValueError(
         f'column {name!r} must be [low, high], {{"mean": …, "sd": …}} or a list of texts, '
         f"got {entry!r:.80}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -59,6 +59,7 @@ class Dataset:
     name: str = "data"
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     people: People = field(default_factory=People, repr=False)
+    items: ClassVar[None] = None
 
     @property
     def ledger(self) -> Any:
@@ -169,6 +170,15 @@ class Dataset:
     def select(self, index: Tensor) -> Dataset:
         """Return the records at ``index`` (positions or a boolean mask), with their ids."""
         return replace(self, x=self.x[index], y=self.y[index], ids=self.ids[index])
+
+    def taking(self, takes: Callable[..., Tensor] | None) -> Dataset:
+        """Return the records that ``takes(x, y)``, (N,), accepts; tell the owner of the others."""
+        good = None if takes is None or not len(self) else takes(self.x, self.y)
+        if good is None or bool(good.all()):
+            return self
+        why = "a target or an exposure is outside the range of the model"
+        tell_owner(int((~good).sum()), "record", why, 4)
+        return self.select(good)
 
     def without(self, record_id: int) -> Dataset:
         """Return the leave-one-out neighbour: the data without record ``record_id``."""
@@ -350,19 +360,6 @@ def in_arrays(data: object) -> dict[str, Tensor]:
     found = getattr(getattr(items, "source", data), "tensors", ())
     names = getattr(items, "names", ()) or ("x", "y")
     return dict(zip(names, found, strict=False))
-
-
-def in_memory(data: Data) -> Dataset:
-    """Return the records, for a route that needs each of them.
-
-    Raises:
-        ValueError: if they are in blocks.
-    """
-    if isinstance(data, BlockData):
-        raise ValueError(
-            f"table={data.name!r} is in blocks, and this route needs single records in memory"
-        )
-    return data
 
 
 @dataclass(frozen=True, eq=False)

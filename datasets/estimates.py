@@ -306,7 +306,7 @@ def estimate(
     charges = [charged] * bool(charged)
     if given is None:
         return Encoding(columns, SOURCE, unknown="other").of([origin], charges)
-    found = Encoding(columns, f"{given.source}; the others {SOURCE}", unknown="other")
+    found = Encoding(columns, f"{given.source.rstrip('.')}; the others {SOURCE}", unknown="other")
     return found.of([*given.origins, origin], [*given.purchases, *charges])
 
 
@@ -345,12 +345,3 @@ def _categories(
     noisy, least = counts + noise, exact.threshold(deviation, delta, rows)
     order = np.argsort(-noisy, kind="stable")
     return OneHot(name, tuple(names[at] for at in order if noisy[at] > least))
-
-
-def public_encoding(public: Encoding) -> Encoding:
-    """Return public constants that encode every possible cell.
-
-    >>> public_encoding(Encoding((Numeric("age", 40.0, 10.0),), "By law.")).feature_names
-    ('age', 'age is missing')
-    """
-    return replace(public, unknown="other")

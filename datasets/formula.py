@@ -107,7 +107,7 @@ def read_formula(
         terms.append(factors)
         numbers += [f.column for f in factors if not isinstance(f, Plain)]
     if not terms:
-        raise ValueError(f"formula={formula!r:.200}: it has no term besides the intercept")
+        raise ValueError(f"formula={formula!r:.200}: it has no term but the intercept")
     if exposure:
         terms.append((Plain(exposure),))
     return Formula(target, _coded(terms), tuple(dict.fromkeys(numbers)), exposure)
@@ -248,8 +248,8 @@ def _levels(
     if column not in levels:
         raise ValueError(
             f"formula={formula!r:.200}: {text!r:.80} would read its levels from the rows; give "
-            f"them (--types, --constants), or write {column}: --categorical {column} counts its "
-            "levels privately"
+            f"them (--constants, or bdpvi table), or write {column}: --categorical {column} counts "
+            "its levels privately"
         )
     match [*given]:
         case []:

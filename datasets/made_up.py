@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bdpvi.datasets.estimates import CATEGORY, UNDECLARED
 from bdpvi.datasets.records import Held, sum_of_results
-from bdpvi.datasets.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,17 +54,6 @@ class Copies(Held[Any]):
         for _ in range(_DOUBLED):
             result = sum_of_results(result, result)
         return result  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class MadeUp(Table):
-    """A made-up table, in place of one in blocks."""
-
-    frame: Any = None
-
-    def records(self, executor: object = None, **shown: Any) -> Any:
-        """Return copies of its rows."""
-        return Copies(self.frame)
 
 
 def frames(

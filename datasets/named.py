@@ -114,7 +114,7 @@ def features_of(arguments: tuple[Argument, ...], x: Any, like: Tensor) -> dict[s
 
 def arguments_of(data: Data) -> tuple[Argument, ...]:
     """Return the features of records that a model takes by name; () for a single x."""
-    items = data.items if isinstance(data, BlockData) else None
+    items = data.items
     if items is None or not items.names:
         return ()
     like = dict(zip(items.names, items.like, strict=True))

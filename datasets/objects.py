@@ -119,10 +119,10 @@ def in_memory(table: Any) -> Any:
     if isinstance(table, pd.DataFrame):
         return table
     if isinstance(table, tuple) and len(table) == 2 and isinstance(table[0], str):
-        table = _query(*table)
+        return in_memory(_query(*table))
     if type(table).__name__ == "LazyFrame":
         table = table.collect()
-    if hasattr(table, "__arrow_c_stream__") and not isinstance(table, pd.DataFrame):
+    if hasattr(table, "__arrow_c_stream__"):
         import pyarrow as pa
 
         found = pa.table(table)

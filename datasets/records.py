@@ -27,8 +27,7 @@ if TYPE_CHECKING:  # settings need not load bars
 
 T = TypeVar("T")
 S = TypeVar("S")
-_AHEAD, _FEW = 32, 8
-"""Blocks, and pieces of memory, that are handed to an executor at once."""
+_AHEAD = 32
 
 
 class Part(Protocol):
@@ -40,18 +39,6 @@ class Part(Protocol):
 
     def read(self) -> Iterator[Any]:
         """Yield its rows, a few at a time."""
-
-
-@dataclass(frozen=True, eq=False)
-class Piece(Generic[T]):
-    """Rows in memory, to be sent to a worker."""
-
-    name: str
-    rows: T
-
-    def read(self) -> Iterator[T]:
-        """Yield the rows, together."""
-        yield self.rows
 
 
 class People:
@@ -116,6 +103,7 @@ class Held(Generic[T]):
     """
 
     in_memory: ClassVar[bool] = True
+    blocks: ClassVar[int] = 1
 
     part: T
 
@@ -125,6 +113,10 @@ class Held(Generic[T]):
     def map(self, f: Callable[..., S], *public: Any) -> Held[S]:
         """Return the records as ``f`` makes them, each part ``f(part, *public)``."""
         return Held(f(self.part, *public))
+
+    def thinned(self, step: int) -> Held[T]:
+        """Do :meth:`Spread.thinned`: the first block is all."""
+        return self
 
     def first(self) -> T:
         """Return the records that are read first: here all."""
@@ -137,12 +129,6 @@ class Held(Generic[T]):
     def each(self, f: Callable[..., S], *public: Any) -> Iterator[S]:
         """Yield the sum of every block, in order."""
         yield f(self.part, *public)
-
-    def of_pieces(
-        self, pieces: Sequence[Piece[Any]], what: str, f: Callable[..., S], *public: Any
-    ) -> Iterator[S]:
-        """Yield ``f(rows, *public)`` of each piece, whose rows need not be of the table."""
-        return (f(piece.rows, *public) for piece in pieces)
 
     def sum(self, f: Callable[..., S], *public: Any) -> S:
         """Return the sum of ``f(part, *public)``: arrays, or tuples and dictionaries of arrays."""
@@ -228,13 +214,6 @@ class Spread(Generic[T]):
         """
         if not hasattr(self.parts[0], "file"):
             replace(self, parts=self.parts[:1], steps=(), track=None).sum(len)
-
-    def of_pieces(
-        self, pieces: Sequence[Piece[Any]], what: str, f: Callable[..., S], *public: Any
-    ) -> Iterator[S]:
-        """Do :meth:`Held.of_pieces` by the workers; ``what`` is for the progress bar."""
-        some: Spread[Any] = replace(self, parts=pieces, steps=(), ahead=_FEW, what=what)
-        return some.each(f, *public)
 
     def sum(self, f: Callable[..., S], *public: Any) -> S:
         """Do :meth:`Held.sum`."""
@@ -333,8 +312,11 @@ def sum_of_results(one: Any, other: Any) -> Any:
     return one + other
 
 
-class _Worker(ValueError):
-    """A sentence about workers, which needs no block's name."""
+class Largest(float):
+    """A number whose sum with another is the larger of both."""
+
+    def __add__(self, other: float) -> Largest:
+        return Largest(max(self, other))
 
 
 def _sum_of(
@@ -347,7 +329,7 @@ def _sum_of(
     from bdpvi.datasets import digests  # late: settings add nothing up
 
     if (found := version("bdpvi")) != made_by:
-        raise _Worker(
+        raise ValueError(
             f"executor: a worker has bdpvi {found} and this process {made_by}; install the same "
             "version there"
         )
@@ -395,7 +377,8 @@ def _result(block: Part, future: Future[S]) -> S:
 
 def _raise_block_error(block: Part, error: BaseException) -> NoReturn:
     """Raise the error of a block, with its name."""
-    if isinstance(error, _Worker):
+    words = str(error)
+    if words.startswith("executor: "):
         raise error
     if isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker":
         raise ValueError(
@@ -405,7 +388,6 @@ def _raise_block_error(block: Part, error: BaseException) -> NoReturn:
         raise ValueError(
             f"executor: the sum of {block.name} was cancelled; its scheduler may have ended"
         ) from error
-    words = str(error)
     unsent = "pickle", "serialize", "local object"
     if isinstance(error, pickle.PicklingError) or any(one in words for one in unsent):
         raise ValueError(

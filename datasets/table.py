@@ -12,7 +12,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import pandas as pd
@@ -99,7 +99,7 @@ class Table:
         """
         if isinstance(table, Table):
             return table if schema is None else replace(table, schema=schema)
-        if isinstance(table, str | os.PathLike):
+        if is_path(table):
             path, file = os.fspath(table), file or FileFormat()
             separator_of(file.separator)  # refused before a file is opened
             header, parts = of_files(path, file, size)
@@ -261,6 +261,11 @@ class Table:
         )  # fmt: skip
 
 
+def is_path(table: object) -> TypeGuard[str | os.PathLike[str]]:
+    """Return whether a table is a path, or a glob or a URL."""
+    return isinstance(table, str | os.PathLike)
+
+
 def is_dask(table: object) -> bool:
     """Return whether a table is a Dask data frame; Dask is not imported."""
     return hasattr(table, "to_delayed") and hasattr(table, "_meta")
@@ -272,7 +277,7 @@ def in_blocks(table: object) -> bool:
     >>> in_blocks("patients/*.csv"), in_blocks("s3://patients/2024.parquet"), in_blocks("a.csv")
     (True, True, False)
     """
-    if isinstance(table, str | os.PathLike):
+    if is_path(table):
         path = os.fspath(table)
         return not os.path.isfile(path) and (
             "://" in path or os.path.isdir(path) or glob.has_magic(path)

@@ -23,12 +23,11 @@ from bdpvi.datasets.dataset import Dataset, People, Split
 from bdpvi.datasets.encoding import Encoding, with_text_names, words_of_counts
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import misread, tell_of_misread
-from bdpvi.datasets.measuring import measure_encoding, outcome, whole
+from bdpvi.datasets.measuring import TableOptions, measure_encoding, outcome, whole
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declarations
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.split import add_note, by_coins, experiment, shuffled
 from bdpvi.datasets.table import Table
-from bdpvi.datasets.table_options import TableOptions
 from bdpvi.datasets.types import types_of
 from bdpvi.datasets.units import at_most, persons_of
 from bdpvi.noise.keys import Key

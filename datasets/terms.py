@@ -13,20 +13,31 @@ from itertools import product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi.datasets.columns import Column, Numeric, OneHot
-
-Floats = NDArray[np.float64]
-BOUND = math.sqrt(3)
-"""Bounds of a column in its standard deviations from its mean: those of a uniform number."""
+from bdpvi.score.bases import (
+    BOUND,
+    Floats,
+    basis,
+    inner_knots,
+    log_scale,
+    logarithm,
+    power,
+    products,
+)
 
 
 def _clamped(column: Column, features: Floats) -> Floats:
     """Return a number in standard deviations from its mean, (N,), within its bounds."""
     assert isinstance(column, Numeric)
     return np.clip(features[:, 0], -BOUND, BOUND)
+
+
+def _check_number(name: str, column: Column | None) -> None:
+    """Raise ValueError if a column is known and no number."""
+    if column is not None and not isinstance(column, Numeric):
+        raise ValueError(f"{name!r} is a category, and is used as a number")
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,11 @@ class Plain:
 
     def check(self, column: Column | None) -> None:
         """Raise ValueError unless it suits the column's public constants, None without any."""
+        levels = getattr(column, "categories", ())
+        if self.reference and column is not None and self.reference not in levels:
+            raise ValueError(
+                f"C({self.column}): {self.reference!r} is not one of its levels {levels!r:.200}"
+            )
 
     def _kept(self, column: Column, width: int) -> list[int]:
         """Return the places of the column's features that a product has, of ``width`` in all."""
@@ -94,10 +110,11 @@ class Power:
 
     def check(self, column: Column | None) -> None:
         """See :meth:`Plain.check`."""
+        _check_number(self.column, column)
 
     def values(self, column: Column, features: Floats) -> Floats:
         """See :meth:`Plain.values`."""
-        return (_clamped(column, features) ** self.degree / BOUND ** (self.degree - 1))[:, None]
+        return power(_clamped(column, features), self.degree)[:, None]
 
     def names(self, names: Sequence[str], column: Column) -> tuple[str, ...]:
         """See :meth:`Plain.names`."""
@@ -123,28 +140,25 @@ class Log:
 
     def check(self, column: Column | None) -> None:
         """See :meth:`Plain.check`."""
+        _check_number(self.column, column)
         if column is None:
             raise ValueError(
-                f"log({self.column}): it needs public bounds above 0 (--types, --constants)"
+                f"log({self.column}): it needs public bounds above 0 (--constants, or bdpvi table)"
             )
-        self._ends(column)
+        self._number(column)
 
-    def _ends(self, column: Column) -> tuple[float, float]:
+    def _number(self, column: Column) -> tuple[float, float]:
         assert isinstance(column, Numeric)
-        low, high = (column.mean + sign * BOUND * column.sd for sign in (-1, 1))
-        if low <= 0:
+        if (low := column.mean - BOUND * column.sd) <= 0:
             raise ValueError(
                 f"log({self.column}): the column's lower bound is {low:.3g}; give it public bounds "
                 "above 0, or use bs()"
             )
-        return math.log(low), math.log(high)
+        return column.mean, column.sd
 
     def values(self, column: Column, features: Floats) -> Floats:
         """See :meth:`Plain.values`."""
-        assert isinstance(column, Numeric)
-        low, high = self._ends(column)
-        logs = np.log(column.mean + column.sd * _clamped(column, features))
-        return ((logs - (low + high) / 2) / self.scale(column))[:, None]
+        return logarithm(_clamped(column, features), *self._number(column))[:, None]
 
     def names(self, names: Sequence[str], column: Column) -> tuple[str, ...]:
         """See :meth:`Plain.names`."""
@@ -152,8 +166,7 @@ class Log:
 
     def scale(self, column: Column) -> float:
         """See :meth:`Plain.scale`."""
-        low, high = self._ends(column)
-        return (high - low) / math.sqrt(12)
+        return log_scale(*self._number(column))
 
 
 @dataclass(frozen=True)
@@ -192,9 +205,11 @@ class Spline:
 
     def check(self, column: Column | None) -> None:
         """See :meth:`Plain.check`."""
+        _check_number(self.column, column)
         if self.knots and column is None:
             raise ValueError(
-                f"bs({self.column}): knots need public bounds (--types, --constants); df= does not"
+                f"bs({self.column}): knots need public bounds (--constants, or bdpvi table); df= "
+                "does not"
             )
         if self.knots and np.any(np.abs(self._inner(column)) >= BOUND):
             raise ValueError(
@@ -203,10 +218,8 @@ class Spline:
 
     def _inner(self, column: Column | None) -> Floats:
         """Return the inner knots in standard deviations from the mean."""
-        if not self.knots:
-            return np.linspace(-BOUND, BOUND, self.size - self.degree + 2)[1:-1]
-        assert isinstance(column, Numeric)
-        return (np.array(self.knots) - column.mean) / column.sd
+        mean, sd = (column.mean, column.sd) if isinstance(column, Numeric) else (0.0, 1.0)
+        return inner_knots(self.size, self.degree, self.knots, mean, sd)
 
     def values(self, column: Column, features: Floats) -> Floats:
         """See :meth:`Plain.values`."""
@@ -221,21 +234,6 @@ class Spline:
         return 1.0
 
 
-def basis(at: Floats, inner: Floats, degree: int) -> Floats:
-    """Return all B-splines on [-BOUND, BOUND], (N, inner + degree + 1), by de Boor's recursion."""
-    ends = [BOUND] * (degree + 1)
-    knots = np.array([*(-end for end in ends), *inner, *ends])
-    at = np.minimum(at, np.nextafter(BOUND, 0.0))[:, None]
-    made = ((knots[:-1] <= at) & (at < knots[1:])).astype(np.float64)
-    for order in range(1, degree + 1):
-        low, high = knots[: -order - 1], knots[order + 1 :]
-        rising, falling = knots[order:-1] - low, high - knots[1:-order]
-        left = np.divide(at - low, rising, out=np.zeros((len(at), len(low))), where=rising > 0)
-        right = np.divide(high - at, falling, out=np.zeros((len(at), len(low))), where=falling > 0)
-        made = left * made[:, :-1] + right * made[:, 1:]
-    return made
-
-
 Factor = Plain | Power | Log | Spline
 Term = tuple[Factor, ...]
 
@@ -245,11 +243,8 @@ def product_of(term: Term, columns: Mapping[str, Column], parts: Mapping[str, Fl
 
     Products of numbers are divided by the bound for each number but the first.
     """
-    made = np.ones((len(next(iter(parts.values()))), 1))
-    for factor in term:
-        one = factor.values(columns[factor.column], parts[factor.column])
-        made = (made[:, :, None] * one[:, None]).reshape(len(one), -1)
-    return made / BOUND ** _excess(term, columns)
+    each = [one.values(columns[one.column], parts[one.column]) for one in term]
+    return products(each, _numbers(term, columns))
 
 
 def names_of(
@@ -263,15 +258,15 @@ def names_of(
 def scale_of(term: Term, columns: Mapping[str, Column]) -> float:
     """Return the units of the raw product in one of the term's values."""
     whole = math.prod(factor.scale(columns[factor.column]) for factor in term)
-    return whole * BOUND ** _excess(term, columns)
+    return whole * BOUND ** max(0, _numbers(term, columns) - 1)
 
 
-def _excess(term: Term, columns: Mapping[str, Column]) -> int:
-    numbers = (
+def _numbers(term: Term, columns: Mapping[str, Column]) -> int:
+    """Return how many factors are numbers."""
+    return sum(
         isinstance(columns[factor.column], Numeric) and not isinstance(factor, Spline)
         for factor in term
     )
-    return max(0, sum(numbers) - 1)
 
 
 class Features(NamedTuple):
@@ -303,32 +298,36 @@ class Features(NamedTuple):
         return math.prod(per.get(name, 1.0) ** degree for name, degree in degrees)
 
 
-def features_of(column: Column, names: tuple[str, ...], blank: bool) -> Features:
-    """Return the features of a column with these names."""
-    others = [(0.0, 1.0)] * (len(names) - len(column.scales))
-    return Features(names, (*column.scales, *others), column, blank)
-
-
-def of_terms(terms: Sequence[Term], plain: Sequence[Features]) -> tuple[Features, ...]:
-    """Return the features of terms, by those of the columns; without terms, of each column.
+def of_columns(
+    terms: Sequence[Term], columns: Sequence[tuple[Column, tuple[str, ...], bool]]
+) -> tuple[Features, ...]:
+    """Return the features of each term, or without terms of each column.
 
     A number that is no term by itself has its sign of a blank at the end.
+
+    Args:
+        terms: the terms.
+        columns: each column, the names of its features, and whether the last says it is blank.
     """
+    plain = []
+    for one, names, blank in columns:
+        others = [(0.0, 1.0)] * (len(names) - len(one.scales))
+        plain.append(Features(names, (*one.scales, *others), one, blank))
     if not terms:
         return tuple(plain)
-    left = {one.column.name: one for one in plain if one.column is not None}
-    columns = {name: one.column for name, one in left.items() if one.column is not None}
-    names = {name: one.names for name, one in left.items()}
+    known = {one.name: one for one, _, _ in columns}
+    left = dict(zip(known, plain, strict=True))
+    named = {name: one.names for name, one in left.items()}
     used = {factor.column for term in terms for factor in term}
     made = []
     for term in terms:
         if len(term) == 1 and isinstance(term[0], Plain):
             made.append(left.pop(term[0].column))
             continue
-        own = names_of(term, columns, names)
-        made.append(Features(own, ((0.0, scale_of(term, columns)),) * len(own), None, term=term))
+        own = names_of(term, known, named)
+        made.append(Features(own, ((0.0, scale_of(term, known)),) * len(own), None, term=term))
     for name, one in left.items():
-        if name in used and columns[name].scaled and one.blank:
+        if name in used and known[name].scaled and one.blank:
             made.append(Features(one.names[-1:], ((0.0, 1.0),), None, blank=True, sign=name))
     return tuple(made)
 
@@ -348,6 +347,15 @@ def joined(
             for one in blocks
         ]
     )
+
+
+def check_terms(terms: Sequence[Term], columns: Sequence[Column]) -> None:
+    """Raise ValueError unless the terms are of these columns, and suit them."""
+    named = {column.name: column for column in columns}
+    for factor in (factor for term in terms for factor in term):
+        if factor.column not in named:
+            raise ValueError(f"terms has {factor.column!r}, which is not a column")
+        factor.check(named[factor.column])
 
 
 def references_of(terms: Sequence[Term], columns: Sequence[Column]) -> dict[str, str]:

@@ -12,6 +12,7 @@ import bdpvi
 from bdpvi import Release
 from bdpvi.datasets.columns import Column, Hashed, Numeric, OneHot, Ordinal
 from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.terms import Log, Plain, Power, Spline, Term
 from bdpvi.datasets.types import ColumnType
 from bdpvi.models.kinds import shapes
 from bdpvi.releases.released import flat
@@ -90,6 +91,27 @@ def saved(path: Path, model: Any, unknown: str = "other", **more: Any) -> Path:
     """Write a release of a model and the usual columns."""
     bdpvi.save_release(release_of(model, encoding(columns(unknown), unknown), **more), path)
     return path
+
+
+TERMS: tuple[Term, ...] = (
+    (Plain("sex"),),
+    (Plain("years"),),
+    (Plain("years"), Plain("sex", reference="M")),
+    (Power("years", 3),),
+    (Spline("paid", 5), Plain("smokes", every=True)),
+    (Plain("sex"), Plain("smokes"), Power("paid", 2), Plain("years")),
+    (Spline("years", 4, 2, (-1.0, 0.25)),),
+    (Log("paid"),),
+)
+"""Terms of the usual columns, in which ``paid`` is no term by itself: it has a sign of a blank."""
+
+
+def with_terms(unknown: str = "other") -> Encoding:
+    """Return the encoding of a formula."""
+    made = [one for one in columns("other") if unknown == "other" or one.name != "smokes"]
+    if unknown != "other":
+        made.append(OneHot("smokes", ("False", "True"), missing=True))
+    return replace(encoding(tuple(made), unknown), terms=TERMS)
 
 
 HASHED = Hashed("job", buckets=4)

@@ -123,7 +123,7 @@ def from_guide(kind: type[Any], **options: Any) -> dict[str, Any]:
 def synthetic(schema: Schema | None = SCHEMA, target: str | None = "sick") -> dict[str, Any]:
     """Return the counts of :func:`bdpvi.synthesize`, and rows from them."""
     table = patients(1500).drop(columns="visits")
-    made = bdpvi.synthesize(table, schema, target, epsilon=1.0)
+    made = bdpvi.synthesize(table, schema, target, epsilon=1.0, delta=1e-6)
     rows = made.sample(5, seed=3)
     return {
         "receipt": str(made.receipt),

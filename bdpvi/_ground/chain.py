@@ -59,15 +59,18 @@ class Head:
     Attributes:
         count: number of its lines.
         last: hash of the last line; "" if unknown.
+        raised: what the last line that raises a limit says, so that a loss of it is known.
     """
 
     count: int
     last: str
+    raised: str = ""
 
     @classmethod
     def of(cls, chain: Chain) -> Head:
         """Return the head of a file."""
-        return cls(len(chain.hashes), chain.last)
+        raised = (one["raised"] for one in reversed(chain.said) if "raised" in one)
+        return cls(len(chain.hashes), chain.last, next(raised, ""))
 
     @classmethod
     def read(cls, file: Path) -> Head | None:
@@ -81,8 +84,8 @@ class Head:
         content = store.read_json(file)
         try:
             result = cls(**content)
-            if not (isinstance(result.count, int) and isinstance(result.last, str)):
-                raise TypeError(f"count={result.count!r}, last={result.last!r}")
+            if not all(map(isinstance, asdict(result).values(), (int, str, str))):
+                raise TypeError(f"{content!r:.200}")
         except TypeError as error:
             raise ValueError(f"{file} is not the head of a ledger: {error}") from error
         return result

@@ -19,17 +19,10 @@ from torch import Tensor
 from bdpvi._ground import schema, store
 
 Tensors = dict[str, Tensor]
-Once = Callable[[str, Callable[[], Tensors]], Tensors]
-"""Returns the tensors of a named part: stored ones, or new ones."""
 
 _DIGEST, _SETTINGS = "sha256", "settings.json"
 _EVERY = 60.0
 """Seconds between two writes of the state of an unfinished part."""
-
-
-def always(name: str, make: Callable[[], Tensors]) -> Tensors:
-    """Make the part and store nothing: a :data:`Once` without a disk."""
-    return make()
 
 
 class Checkpoint:
@@ -41,7 +34,7 @@ class Checkpoint:
 
     Args:
         folder: may exist, from a run with the same settings. Files whose names begin with a dot are
-            ignored.
+            ignored. None stores nothing.
         settings: everything that determines the parts, as JSON types by argument name.
         parts: subfolder for the parts, if the folder has other files.
 
@@ -59,11 +52,13 @@ class Checkpoint:
     """
 
     def __init__(
-        self, folder: str | Path, settings: Mapping[str, Any], parts: str | None = None
+        self, folder: str | Path | None, settings: Mapping[str, Any], parts: str | None = None
     ) -> None:
-        self.whole = Path(folder)
+        self.stores, self.whole = folder is not None, Path(folder or "")
         self.folder = self.whole if parts is None else self.whole / parts
         self.settings = json.loads(json.dumps(settings))
+        if not self.stores:
+            return
         file = self.whole / _SETTINGS
         if file.exists():
             schema.require_same(
@@ -111,13 +106,17 @@ class Checkpoint:
 
     def once(self, name: str, make: Callable[[], Tensors]) -> Tensors:
         """Return the tensors of part ``name``; make and store them if they are missing."""
-        file = self.file(name)
-        if file.exists():
-            return read_tensors("checkpoint", file)[0]
+        if self.has(name):
+            return read_tensors("checkpoint", self.file(name))[0]
         made = make()
-        self.keep(name, made)
-        self.file(f"{name}.begun").unlink(missing_ok=True)
+        if self.stores:
+            self.keep(name, made)
+            self.file(f"{name}.begun").unlink(missing_ok=True)
         return made
+
+    def has(self, name: str) -> bool:
+        """Return whether part ``name`` is stored as tensors."""
+        return self.stores and self.file(name).exists()
 
     def unfinished_part(self, name: str) -> KeptState:
         """Return the stored state of part ``name`` while it is unfinished."""
@@ -134,7 +133,7 @@ class Checkpoint:
 
 
 class KeptState:
-    """The state of an unfinished part, written every minute; see ``svi.Kept``."""
+    """The state of an unfinished part, written every minute."""
 
     def __init__(self, checkpoint: Checkpoint, name: str) -> None:
         self.checkpoint, self.name = checkpoint, name
@@ -142,21 +141,26 @@ class KeptState:
 
     def state(self) -> Any:
         """Return the last written state, None if there is none."""
-        file = self.checkpoint.file(self.name)
-        if not file.exists():
+        if not self.checkpoint.has(self.name):
             return None
+        file = self.checkpoint.file(self.name)
         content = read_tensors("checkpoint", file)[0]["state"].numpy().tobytes()
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
     def save_if_due(self, state: Callable[[], Any]) -> None:
         """Write the state once a minute; its types must suit ``torch.load`` with weights only."""
-        if time.monotonic() - self.written < _EVERY:
+        if not self.checkpoint.stores or time.monotonic() - self.written < _EVERY:
             return
         content = io.BytesIO()
         torch.save(state(), content)
         whole = torch.frombuffer(bytearray(content.getvalue()), dtype=torch.uint8)
         self.checkpoint.keep(self.name, {"state": whole})
         self.written = time.monotonic()
+
+
+NOWHERE = Checkpoint(None, {})
+UNKEPT = NOWHERE.unfinished_part("")
+"""Store nothing."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:

@@ -11,15 +11,10 @@ from torch import Tensor
 T = TypeVar("T")
 
 
-class WorkError(ValueError):
-    """A fault not due to a record: a module behaves differently than in its test run."""
-
-
 def by_halves(work: Callable[[Tensor], T], records: Tensor) -> Iterator[tuple[Tensor, T | None]]:
     """Yield parts of records with their results, None for a record that ``work`` fails on.
 
-    There is one part if it fails on none. A lack of memory and a :class:`WorkError` are raised, as
-    no record causes them.
+    There is one part if it fails on none. A lack of memory is raised, as no record causes it.
 
     Args:
         work: maps positions of records, (B,), to a result; users' models may raise any error.
@@ -32,7 +27,7 @@ def by_halves(work: Callable[[Tensor], T], records: Tensor) -> Iterator[tuple[Te
     """
     try:
         found = work(records)
-    except (MemoryError, torch.OutOfMemoryError, WorkError):
+    except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception:  # from a user's model
         if len(records) < 2:

@@ -311,6 +311,15 @@ def json_text(value: Any, indent: int | None = None) -> str:
     return outputs.visible(json.dumps(json_value(value), indent=indent, ensure_ascii=False))
 
 
+def path_of(table: object) -> str | None:
+    """Return the path or URL of a table; None of one in memory.
+
+    >>> path_of(Path("visits.csv")), path_of([1, 2])
+    ('visits.csv', None)
+    """
+    return os.fspath(table) if isinstance(table, str | os.PathLike) else None
+
+
 def sync(path: Path) -> None:
     """Wait until a file or folder is on disk; Windows cannot do this for folders."""
     if sys.platform == "win32" and path.is_dir():

@@ -14,13 +14,17 @@ from torch.utils._pytree import tree_map_only
 class Undropped(TorchDispatchMode):
     """Makes dropout drop nothing: every coin of torch's shows heads.
 
+    Args:
+        constant: replaces all other random numbers; None leaves them.
+
     >>> with Undropped():
     ...     torch.nn.functional.dropout(torch.ones(3), 0.5)
     tensor([2., 2., 2.])
     """
 
-    def __init__(self) -> None:
+    def __init__(self, constant: float | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.constant = constant
 
     def __torch_dispatch__(
         self,
@@ -36,13 +40,5 @@ class Undropped(TorchDispatchMode):
         if name == "native_dropout":
             x, p, _ = args
             return out[0].copy_(x / (1 - p)), out[1].fill_(True)
-        return self.replacement(out) if not name.startswith("bernoulli") else filled(out, 1.0)
-
-    def replacement(self, out: Any) -> Any:
-        """Return what to put in the place of other random numbers: themselves."""
-        return out
-
-
-def filled(out: Any, constant: float) -> Any:
-    """Return tensors filled with a constant."""
-    return tree_map_only(Tensor, lambda one: one.fill_(constant), out)
+        constant = 1.0 if name.startswith("bernoulli") else self.constant
+        return out if constant is None else tree_map_only(Tensor, lambda x: x.fill_(constant), out)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bdpvi._ground.outputs import several
@@ -111,6 +111,17 @@ def choice(name: str, value: str, among: Iterable[str]) -> str:
     return value
 
 
+def text(name: str, value: Any, holds: Callable[[str], object], rule: str) -> str:
+    """Return ``value``, or raise ValueError unless it is text for which ``holds``.
+
+    >>> text("unit", "patient", len, "be a name")
+    'patient'
+    """
+    if not isinstance(value, str) or not holds(value):
+        raise ValueError(f"{name} must {rule}, got {value!r:.80}")
+    return value
+
+
 def positive_int(name: str, value: int, least: int = 1) -> int:
     """Return ``value`` if it is an integer of at least ``least``."""
     if isinstance(value, bool) or not _real(name, value) >= least or value != value // 1:
@@ -144,8 +155,10 @@ def columns(argument: str, names: Iterable[str], header: Sequence[str]) -> None:
     """Raise ValueError unless each of these names is that of one column."""
     for name in names:
         if (found := header.count(name)) != 1:
+            shown = ", ".join(map(repr, header[:20])) + ", …" * (len(header) > 20)
             raise ValueError(
-                f"{argument}={name!r} must be a column of the table once, there are {found}"
+                f"{argument}={name!r} must be a column of the table once, there are {found}; its "
+                f"columns are {shown}"
             )
 
 

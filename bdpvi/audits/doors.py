@@ -42,7 +42,7 @@ from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.releases.transaction import Transaction
 from bdpvi.synthesis.counts import Counts, Floats, MeasurementPlan, count
 from bdpvi.tables.encoded import EstimateConstants
-from bdpvi.tables.routes import fit_private
+from bdpvi.tables.prepared import fit_private
 from bdpvi.tables.rows import Rows
 
 _RATE, _STEPS = 0.25, 10

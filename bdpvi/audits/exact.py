@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -177,6 +177,7 @@ class _Beside:
     rows: Rows
     others: Sequence[Rows]
     moved: list[list[float]] = field(default_factory=list)
+    in_memory: ClassVar[bool] = False  # sums are asked for
 
     def map(self, f: Callable[..., Rows], *public: Any) -> _Beside:
         others = [f(other, *public) for other in self.others]

@@ -108,7 +108,7 @@ class DrawSamples:
             settings=(charge, total),
             charge=charge,
             within=True,
-            losses=pricing.losses_of(fit, charge),
+            keep=pricing.losses_of(fit, charge).keep,
             assumptions=(
                 *price.assumptions,
                 *[Assumption.RELEASE_AFTER_CERTIFICATE] * read,

@@ -30,12 +30,12 @@ from bdpvi.bayesian.neighbours.coupled import Coupled
 from bdpvi.bayesian.neighbours.route import Neighbours
 from bdpvi.bayesian.optimum.drawn import FixedDraws
 from bdpvi.bayesian.optimum.route import Optimum
-from bdpvi.bayesian.optimum.stream import over
+from bdpvi.bayesian.optimum.stream import Streamed
 from bdpvi.datasets.dataset import BlockData, Dataset, People, in_arrays
 from bdpvi.datasets.items import pair
 from bdpvi.datasets.sketch import tell_of_copies
 from bdpvi.guides.checks import require
-from bdpvi.models.contract import Model, fitting
+from bdpvi.models.contract import Model
 from bdpvi.models.logistic import with_categories
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import EXPERIMENT, Key
@@ -239,7 +239,7 @@ def fit(
         data = Dataset.of(*pair(data))
     model = with_categories(model, _one_hot(data.preprocessing))
     if isinstance(data, Dataset):
-        data = fitting(model, data)
+        data = data.taking(getattr(model, "takes", None))
     data.people.share(ledger, parts=data.some)
     shown = in_arrays(data)
     basis.given_assumptions(data, **shown)
@@ -311,7 +311,7 @@ def _route(
                 f"training: rate={training.rate!r} and optim={training.optim!r} do not matter for "
                 "guides.Laplace, which is found by Newton steps on all records; leave both out"
             )
-        route = neighbours or Mode()
+        route: Neighbours = neighbours or Mode()
         if not (isinstance(route, Mode) and Mode.takes(model, guide)):
             raise ValueError(
                 "guide: Laplace, and no subclass of it, is the mode of "
@@ -319,16 +319,19 @@ def _route(
                 "bounded() or of an OwnRegression, by neighbours=Mode(), "
                 f"not of {model!r:.80} by {type(route).__name__}; use guides.FullRank"
             )
-        return route.over(data) if isinstance(data, BlockData) else route
+    elif neighbours is not None:
+        route = neighbours
+    elif isinstance(data, BlockData):
+        route = Optimum()
+    elif training.optim is not None:
+        route = Coupled()
+    elif Optimum.takes(model, guide, training.rate):
+        route = Optimum()
+    else:
+        route = FixedDraws() if FixedDraws.takes(model, guide) else Coupled()
     if isinstance(data, BlockData):
-        return over(data, neighbours or Optimum())
-    if neighbours is not None:
-        return neighbours
-    if training.optim is None and Optimum.takes(model, guide, training.rate):
-        return Optimum()
-    if training.optim is None and FixedDraws.takes(model, guide):
-        return FixedDraws()
-    return Coupled()
+        return Streamed(data, route) if type(route) is Optimum else route.over(data)
+    return route
 
 
 def _blank(data: Dataset) -> Dataset:

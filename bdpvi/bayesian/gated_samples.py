@@ -89,14 +89,13 @@ class GatedSamples(DrawSamples):
 def _shape(fit: Fit, charge: Charge) -> tuple[BayesianLogisticRegression, Shape]:
     """Return the model and the draws as a gate sees them; ValueError if it has no price."""
     model, n = fit.model, len(fit.released.mean)
-    known = isinstance(model, BayesianLogisticRegression) and model.weighs
-    if not known or type(fit.guide) is not Laplace or fit.ledger.rows_per_unit > 1:
+    laplace = type(fit.guide) is Laplace and fit.ledger.rows_per_unit == 1
+    if not (isinstance(model, BayesianLogisticRegression) and model.weighs and laplace):
         raise ValueError(
             "guarantee=WorstCaseDP(epsilon=…) is for draws from guides.Laplace of weighted "
             f"BayesianLogisticRegression, with one row a unit, got {type(fit.guide).__name__} of "
             f"{model!r:.60}; ObjectivePerturbation() of fit_private takes all others"
         )
-    assert isinstance(model, BayesianLogisticRegression)
     norm, longest = model.weighted_norm(n), model.longest(n)
     if not model.precision(n) >= LEAST * norm * longest * (1 - 1e-12):
         raise ValueError(

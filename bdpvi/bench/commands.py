@@ -138,14 +138,9 @@ def compare(
     there = device_of(device)
     named = table.name if searched or settings is not None else DEFAULT
     chosen = hyperparameters.load(named, settings or hyperparameters.FILE)
-    plan = comparison.ComparisonPlan(
-        methods=_methods(chosen.methods, asked.methods),
-        epsilons=_numbers("epsilons", asked.epsilons),
-        delta=asked.delta,
-        seeds=asked.seeds,
-        draws=asked.draws,
-        at=chosen.at,
-    )
+    methods = _methods(chosen.methods, asked.methods)
+    given = {"methods": methods, "epsilons": _numbers("epsilons", asked.epsilons), "at": chosen.at}
+    plan = comparison.ComparisonPlan(**vars(asked) | given)
     with options.resumable(out / "cells"):
         comparison.compare(
             table.split(options.PUBLIC_SEED).trained_on(there),

@@ -110,16 +110,15 @@ def _row(row: Mapping[Any, Any], labels: Mapping[str, str]) -> list[str]:
     shown = [
         labels.get(row["method"], row["method"]),
         _guarantee(row),
-        _word(row["certified"]),
-        _number(row["epsilon"]) if reached else "not reached",
+        _shown(row["certified"]),
+        _shown(row["epsilon"], ".4g") if reached else "not reached",
         _worst_case(row),
     ]
     for name in PAIRED:
-        shown += [_spread(row[name], row[f"{name}_error"]), _places(row[f"{name}_spread"])]
+        shown += [_spread(row[name], row[f"{name}_error"]), _shown(row[f"{name}_spread"], ".4f")]
         shown.append(_interval(*(row[f"{name}_behind{end}"] for end in ("", "_low", "_high"))))
     shown += [_spread(row[name], row[f"{name}_error"]) for name in ("auc", "ece")]
-    kept = f"{row['kept']:.0%}" if pd.notna(row["kept"]) else ""
-    return [*shown, _places(row["ece_above"]), kept]
+    return [*shown, _shown(row["ece_above"], ".4f"), _shown(row["kept"], ".0%")]
 
 
 def ratio_rows(ratios: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str]]:
@@ -130,8 +129,8 @@ def ratio_rows(ratios: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str
         ends = (row[f"difference{end}"] for end in ("", "_low", "_high"))
         shown.append([
             labels.get(row["method"], row["method"]), f"{row['target_epsilon']:g}",
-            _word(row["certified"]), _worst_case(row), MEASURES[row["measure"]].label, BEST + rival,
-            _interval(*ends), row["shown"],
+            _shown(row["certified"]), _worst_case(row), MEASURES[row["measure"]].label,
+            BEST + rival, _interval(*ends), row["shown"],
         ])  # fmt: skip
     return shown
 
@@ -146,7 +145,7 @@ def _worst_case(row: Mapping[Any, Any]) -> str:
     """Return a row's worst-case ε, "none" without such a guarantee, "" if its target was not
     reached."""
     promised = row.get("guarantee") == WORST_CASE
-    return _number(row["worst_case_epsilon"]) or ("" if promised else "none")
+    return _shown(row["worst_case_epsilon"], ".4g") or ("" if promised else "none")
 
 
 def console_tables(summary: pd.DataFrame) -> dict[str, Table]:
@@ -216,9 +215,7 @@ def _text(value: Any) -> str:
 
 
 def _spread(mean: Any, error: Any) -> str:
-    if pd.isna(mean):
-        return ""
-    return f"{mean:.4f}" if pd.isna(error) else f"{mean:.4f} ± {error:.4f}"
+    return _shown(mean, ".4f") if pd.isna(error) else f"{mean:.4f} ± {error:.4f}"
 
 
 def _interval(value: Any, low: Any, high: Any) -> str:
@@ -234,13 +231,6 @@ def _interval(value: Any, low: Any, high: Any) -> str:
     return f"{value:.4f} ({low:.4f} to {high:.4f})"
 
 
-def _word(value: Any) -> str:
-    return str(value) if pd.notna(value) else ""
-
-
-def _places(value: Any) -> str:
-    return f"{value:.4f}" if pd.notna(value) else ""
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if pd.notna(value) else ""
+def _shown(value: Any, form: str = "") -> str:
+    """Return a value in a format, "" for none."""
+    return f"{value:{form}}" if pd.notna(value) else ""

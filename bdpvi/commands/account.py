@@ -10,6 +10,7 @@ import typer
 
 from bdpvi._ground import outputs, store
 from bdpvi._ground.outputs import several
+from bdpvi._ground.types import Budget
 from bdpvi.commands.options import Json
 
 if TYPE_CHECKING:
@@ -47,11 +48,25 @@ def account(
             "if in doubt, give too much."
         ),
     ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Raise the budget to this ε, on record. δ stays."),
+    ] = None,
+    plan: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,NAME,…",
+            help="Divide what the budget has left among these works, in this order, and print the "
+            "ε of each. PLACE may have no account yet if --budget is given.",
+        ),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Show what was spent on a table: when, by which command, for which file, at which ε.
 
     Nothing is charged. What it shows is for the owner of the table.
+
+    Example: bdpvi account patients.csv --budget 3 --plan table1,model,synthetic
     """
     from bdpvi.bayesian import storage
     from bdpvi.privacy.accounts import beside
@@ -61,13 +76,38 @@ def account(
         place = beside(place)
     if charge and not repair:
         raise ValueError(f"charge={charge[0]!r} goes with --repair; leave it out, or give both")
-    kept = storage.open_ledger(place)
-    if repair:
-        added = _repair_ledger(place, kept, charge or ())
-        _print(place, as_json, delta=delta, html=html, added=added)
+    if plan:
+        _show_plan(place, plan, budget, delta or 1e-5)
         return
-    receipts.check(place if place.is_dir() else None, kept)
-    _print(place, as_json, delta=delta, html=html)
+    kept = storage.open_ledger(place)
+    if budget is not None:
+        kept.raise_budget(budget)
+    added = _repair_ledger(place, kept, charge or ()) if repair else None
+    if not repair:
+        receipts.check(place if place.is_dir() else None, kept)
+    _print(place, as_json, delta=delta, html=html, added=added)
+
+
+def _show_plan(place: Path, plan: str, budget: float | None, delta: float) -> None:
+    """Print the ε of each work; see :func:`bdpvi.privacy.left.divided`."""
+    from bdpvi.bayesian import storage
+    from bdpvi.privacy.book import Book
+    from bdpvi.privacy.left import divided
+
+    names = [name.strip() for name in plan.split(",") if name.strip()]
+    new = not place.exists() or (place.is_file() and place.suffix != ".jsonl")
+    book = Book("") if new else storage.open_ledger(place).book()
+    limit = book.budget if budget is None else Budget(budget, delta)
+    if limit is None:
+        raise ValueError(f"plan={plan!r}: {place} has no account yet, so give --budget")
+    outputs.show(
+        f"ε = {limit.epsilon:g} at δ = {limit.delta:g}, each work with an equal share of μ²:",
+        *(
+            f"{name}: ε = {own:.3g} by itself; {whole:.3g} with all before it, which bdpvi "
+            "private takes"
+            for name, (own, whole) in zip(names, divided(book, limit, len(names)), strict=True)
+        ),
+    )
 
 
 def _repair_ledger(place: Path, kept: Ledger, charge: list[str] | tuple[()]) -> int:

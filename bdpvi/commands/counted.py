@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -24,19 +25,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bdpvi._ground.types import Budget
-    from bdpvi.commands.sampled import SampleOptions
     from bdpvi.datasets.identity import Identity
     from bdpvi.datasets.records import Records
-    from bdpvi.datasets.table import Table
     from bdpvi.privacy.ledger import Ledger
-    from bdpvi.privacy.places import Places
-    from bdpvi.releases.table_file import TableFile
     from bdpvi.releases.transaction import Transaction
     from bdpvi.synthesis import Synthetic
     from bdpvi.synthesis.order import Order
     from bdpvi.tables import Machine
 
-COUNTS = "synthetic.json"
+T = TypeVar("T")
+
+
+CountedData = Annotated[
+    str,
+    typer.Option(
+        help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of one "
+        "kind; read in blocks."
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,26 +50,29 @@ class CountOptions:
     """What is counted."""
 
     epsilon: Annotated[float, typer.Option(help="Worst-case ε of all outputs.")]
-    delta: Delta = 1e-6
-    target: Annotated[str, typer.Option(help="Most important column, such as a label.")] = ""
-    also: Annotated[
-        list[str] | None,
-        typer.Option(help="Columns a,b,c that are counted together too."),
-    ] = None
+    delta: Delta = 1e-5
     from_data: Annotated[
         bool,
         typer.Option("--from-data", help="Treat levels and bounds read from the rows as public."),
     ] = False
 
+    @property
+    def given(self) -> tuple[str, dict[str, Any]]:
+        """The most important column, and more settings of :class:`bdpvi.synthesis.Counts`."""
+        return "", {}
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+
 class Counting:
-    """A table, and what is counted of it.
+    """A table, of which the header is read, and what is counted of it.
+
+    Args:
+        data: where it is.
+        counts, columns, account: the options.
+        in_blocks: whether the table is read in blocks anyway.
 
     Attributes:
-        data, table: where it is, and the rows.
+        table: the rows.
         header: the columns that are used.
-        columns, account: the options.
         known: what its public file declares.
         whom: whom ε protects.
         asked: the arguments of the order, but for the header.
@@ -73,66 +82,46 @@ class Counting:
         identity: whose rows they are.
     """
 
-    data: str
-    table: Table
-    header: list[str]
-    columns: ColumnOptions
-    account: AccountOptions
-    known: TableFile
-    whom: dict[str, Any]
-    asked: dict[str, Any]
-    where: Places
-    blocks: bool
     used: pd.DataFrame | None = None
     identity: Identity | None = None
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         data: str,
         counts: CountOptions,
         columns: ColumnOptions,
         account: AccountOptions,
         in_blocks: bool,
-    ) -> Counting:
-        """Return the work; of the table the header is read."""
+    ) -> None:
         from bdpvi.datasets import table as tables
         from bdpvi.datasets.schema import in_file
         from bdpvi.releases import persons
         from bdpvi.releases.publishing import places
         from bdpvi.synthesis import Counts
 
+        self.data, self.columns, self.account = data, columns, account
         known = table_file_of(data, columns.table, release=False).public(counts.from_data)
         whom = known.people(account.unit, account.rows_per_unit, account.one_row_per_person)
         persons.check_said(data, **whom)
-        where = places(account.out, account.secret, known.ledger(data, account.ledger))
-        table = tables.Table.of(data, file=known.file)
-        header = remaining(list(table.header), columns.drop or ())
+        self.where = places(account.out, account.secret, known.ledger(data, account.ledger))
+        self.table = tables.Table.of(data, file=known.file)
+        self.header = remaining(list(self.table.header), columns.drop or ())
+        self.known, self.whom, self.blocks = known, whom, tables.in_blocks(data) or in_blocks
+        target, more = counts.given
         settings = Counts(
-            also=tuple(tuple(names.split(",")) for names in counts.also or ()),
+            **more,
             unit=whom["unit"],
             rows_per_unit=whom["rows_per_unit"],
             categorical=tuple(columns.categorical or ()),
             numeric=tuple(columns.numeric or ()),
         )
-        return cls(
-            data=data,
-            table=table,
-            header=header,
-            columns=columns,
-            account=account,
-            known=known,
-            whom=whom,
-            asked={
-                "schema": in_file(known.schema, header, known.file),
-                "target": counts.target or None,
-                "epsilon": counts.epsilon,
-                "delta": counts.delta,
-                "settings": settings,
-            },
-            where=where,
-            blocks=tables.in_blocks(data) or in_blocks,
-        )
+        self.asked: dict[str, Any] = {
+            "schema": in_file(known.schema, self.header, known.file),
+            "target": target or None,
+            "epsilon": counts.epsilon,
+            "delta": counts.delta,
+            "settings": settings,
+        }
 
     @property
     def price(self) -> dict[str, float]:
@@ -146,14 +135,14 @@ class Counting:
 
         return Order.of(self.header, **self.asked)
 
-    def look_first(self, screen: ScreenOptions) -> Counting:
+    def look_first(self, screen: ScreenOptions) -> None:
         """Show the owner what is read otherwise than meant; return the work with its rows."""
         from bdpvi.datasets.encoding import with_text_names
         from bdpvi.datasets.identity import Identity
         from bdpvi.releases import persons
 
         if self.blocks:
-            return self
+            return
         known, drop = self.known, list(self.columns.drop or ())
         schema = known.schema
         left_out = [] if schema is None else [n for n in schema.left_out if n in self.header]
@@ -169,19 +158,26 @@ class Counting:
         frame = with_text_names(self.table.frame(text=True, least=0))
         used = frame.drop(columns=drop).reset_index(drop=True)
         persons.warn_of_repeats(frame.drop(columns=used.columns), self.whom["unit"], 2)
-        return replace(self, used=used, identity=Identity.of(frame, known.file.signs[:2]))
+        self.used, self.identity = used, Identity.of(frame, known.file.signs[:2])
 
     def publish(
-        self, fraction: float | None, samples: SampleOptions, machine: Machine
-    ) -> tuple[Synthetic, Ledger, pd.DataFrame]:
-        """Charge, count and publish; return the release, the ledger, and the shared rows.
+        self,
+        file: str,
+        write: Callable[[Synthetic, Path, Callable[[Path, bytes], None], int], T],
+        machine: Machine,
+        fraction: float | None = None,
+    ) -> tuple[Synthetic, Ledger, T]:
+        """Charge, count and publish; return the release, the ledger, and what was written.
 
         Args:
-            fraction: of the rows, held out for the report; None for none.
-            samples: the rows that are shared.
+            file: name of the file of counts.
+            write: writes what else is shared: takes the release, the folder, what writes a file,
+                and a seed that the release gives; returns it.
             machine: workers and bars.
+            fraction: of the rows, held out for the report; None for none.
         """
-        from bdpvi.releases import publishing
+        from bdpvi.releases import publishing, statement
+        from bdpvi.synthesis.described import statement_of
         from bdpvi.synthesis.order import for_persons
         from bdpvi.synthesis.synthetic import of_bytes
 
@@ -210,16 +206,17 @@ class Counting:
         ):
 
             def content() -> bytes:
-                place = where.out / COUNTS
-                step = publishing.transaction(begun, people, "synthesize", place, alone=True)
+                place, what = where.out / file, order.settings.door
+                step = publishing.transaction(begun, people, what, place, alone=True)
                 return self.count_rows(order, rows, step, fraction)
 
             output = begun.output(content)
-            put(public / COUNTS, output)
+            put(public / file, output)
             made = of_bytes(output)
             seed = int.from_bytes(hashlib.sha256(output).digest()[:8], "big")
-            shared = samples.write(made, public, put, seed=seed, bars=machine.progress)
-        return made, people, shared
+            put(public / statement.NAME, statement_of(made, file, output).html().encode())
+            written = write(made, public, put, seed)
+        return made, people, written
 
     def open_ledger(self, whose: Identity | None) -> tuple[Ledger, Budget | None]:
         """Return the table's ledger, and the limit that it gets."""

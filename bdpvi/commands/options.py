@@ -101,25 +101,22 @@ LedgerFile = Annotated[
         "Give it for a newer table of the same people. Keep it secret.",
     ),
 ]
-UnitColumn = Annotated[str, typer.Option("--unit", help=_UNIT["column"].partition(" Without")[0])]
-RowsPerUnit = Annotated[int, typer.Option(help=_UNIT["rows"])]
-OneRowPerPerson = Annotated[
-    bool,
-    typer.Option(
-        "--one-row-per-person",
-        help="Every person has one row, so that ε for a row is ε for a person. A file needs this "
-        "or --unit.",
-    ),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnitOptions:
     """Whom ε protects."""
 
-    unit: UnitColumn = ""
-    rows_per_unit: RowsPerUnit = 1
-    one_row_per_person: OneRowPerPerson = False
+    unit: Annotated[str, typer.Option(help=_UNIT["column"].partition(" Without")[0])] = ""
+    rows_per_unit: Annotated[int, typer.Option(help=_UNIT["rows"])] = 1
+    one_row_per_person: Annotated[
+        bool,
+        typer.Option(
+            "--one-row-per-person",
+            help="Every person has one row, so that ε for a row is ε for a person. A file needs "
+            "this or --unit.",
+        ),
+    ] = False
 
     def of(self, known: TableFile, other_people: bool = False) -> Unit | None:
         """Return whom these options, or else the table's public file, say; None if neither."""

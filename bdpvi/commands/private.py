@@ -316,7 +316,7 @@ def _carry_out(
 ) -> None:
     """Carry out the command and print its result."""
     from bdpvi import datasets
-    from bdpvi.releases.account import same_people
+    from bdpvi.releases.account import words_of_account
     from bdpvi.releases.publishing import secret_of
     from bdpvi.tables.private import write_release
     from bdpvi.tables.reading import MODEL, work_of
@@ -344,7 +344,7 @@ def _carry_out(
         _report(released, where)
         if not public:
             assert work.ledger.path is not None
-            outputs.say(same_people(work.ledger.path))
+            outputs.say(*words_of_account(work.ledger, work.budget is not None))
     found = _scores(work, released, took) if scores else None
     if as_json:
         _print_json(released, where, found)

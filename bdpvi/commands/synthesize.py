@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import quality
-from bdpvi.commands.counted import Counting, CountOptions
+from bdpvi.commands.counted import CountedData, Counting, CountOptions
 from bdpvi.commands.engine import WorkerOptions
 from bdpvi.commands.options import (
     AccountOptions,
@@ -24,6 +26,8 @@ from bdpvi.commands.quality import ReportOptions
 from bdpvi.commands.sampled import SampleOptions, rows_text
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from bdpvi.privacy.cost import Bound
     from bdpvi.privacy.ledger import Ledger
     from bdpvi.synthesis import Synthetic
@@ -34,16 +38,26 @@ _USUAL = 1e-5
 """δ of other works on a table without a budget."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PairOptions(CountOptions):
+    """What is counted."""
+
+    target: Annotated[str, typer.Option(help="Most important column, such as a label.")] = ""
+    also: Annotated[
+        list[str] | None,
+        typer.Option(help="Columns a,b,c that are counted together too."),
+    ] = None
+
+    @property
+    def given(self) -> tuple[str, dict[str, Any]]:
+        """The target, and the groups of columns."""
+        return self.target, {"also": tuple(tuple(one.split(",")) for one in self.also or ())}
+
+
 @of_fields
 def synthesize(
-    data: Annotated[
-        str,
-        typer.Option(
-            help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of "
-            "one kind; read in blocks."
-        ),
-    ],
-    counts: CountOptions,
+    data: CountedData,
+    counts: PairOptions,
     columns: ColumnOptions,
     account: AccountOptions,
     samples: SampleOptions,
@@ -67,20 +81,26 @@ def synthesize(
     from bdpvi.releases.publishing import secret_of
     from bdpvi.synthesis.released import rehearse
 
-    work = Counting.of(data, counts, columns, account, workers.is_given)
+    work = Counting(data, counts, columns, account, workers.is_given)
     samples.check()
     if work.blocks:
         report.check_in_memory()
     order = work.order  # refuse before anything is stored
     if not work.blocks:
         report.check([*order.declared, *order.kinds])
-    work = work.look_first(screen)
+    work.look_first(screen)
     rehearse(order, work.known.file, rows_text)
     fraction = None if work.blocks or report.no_report else report.test_fraction
+
+    def write(
+        made: Synthetic, folder: Path, put: Callable[[Path, bytes], None], seed: int
+    ) -> pd.DataFrame:
+        return samples.write(made, folder, put, seed=seed, bars=screen.bars)
+
     with workers.machine(progress=screen.bars) as machine:
-        made, people, shared = work.publish(fraction, samples, machine)
+        made, people, shared = work.publish("synthetic.json", write, machine, fraction)
     where = {"out": account.out, "secret": secret_of(account.out, account.secret)}
-    _report(made, people, where, as_json=screen.as_json)
+    report_spent(made, people, where, as_json=screen.as_json)
     lines = ["No report for the owner: the table is in blocks, and no rows were held out"]
     if work.used is not None:
         lines = []
@@ -119,9 +139,10 @@ def _total_cost(people: Ledger, delta: float) -> Bound | None:
     return people.worst_case(delta) or people.worst_case(max(delta, larger))
 
 
-def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json: bool) -> None:
+def report_spent(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json: bool) -> None:
+    """Say what was charged, for what, and where it lies."""
     from bdpvi._ground.schema import to_json
-    from bdpvi.releases.account import NOT_PRICED, same_people
+    from bdpvi.releases.account import NOT_PRICED, words_of_account
 
     assert people.path is not None
     spent = _total_cost(people, made.receipt.worst_case.delta)
@@ -129,7 +150,7 @@ def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json:
         secret = {
             "folder": where["secret"],
             "ledger": people.path,
-            "spent": spent and to_json(spent),
+            "spent": to_json(spent),
         }
         public = {"out": where["out"], "rows": made.rows, "receipt": to_json(made.receipt)}
         outputs.say(store.json_text({"public": public, "secret": secret}))
@@ -141,5 +162,5 @@ def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json:
         f"For the owner only: everything spent on this table: {spent or NOT_PRICED}",
         f"Wrote {where['out']}: about {several(made.rows, 'row')}, which may be shared. Keep "
         f"{where['secret']}/ and {people.path} secret",
-        same_people(people.path),
+        *words_of_account(people),
     )

@@ -10,18 +10,17 @@ import typer
 
 from bdpvi._ground import outputs, store
 from bdpvi._ground.outputs import several
-from bdpvi.commands.options import Data, OneRowPerPerson, RowsPerUnit, TableOption, UnitColumn
+from bdpvi.commands.options import Data, TableOption, UnitOptions, of_fields
 
 if TYPE_CHECKING:
     from bdpvi.tables.draft import Draft
 
 
+@of_fields
 def table(
     data: Data,
+    whom: UnitOptions,
     sheet: Annotated[str, typer.Option(help="Sheet of an Excel workbook that has several.")] = "",
-    unit: UnitColumn = "",
-    rows_per_unit: RowsPerUnit = 1,
-    one_row_per_person: OneRowPerPerson = False,
     account: Annotated[
         str,
         typer.Option(
@@ -60,11 +59,11 @@ def table(
     before = dict(content)
     if sheet:
         content["file"] = {**content.get("file", {}), "sheet": sheet}
-    if unit or one_row_per_person:
-        people = {"unit": unit, "rows_per_unit": rows_per_unit}
+    if whom.unit or whom.one_row_per_person:
+        people = {"unit": whom.unit, "rows_per_unit": whom.rows_per_unit}
         content = {n: one for n, one in content.items() if n not in table_file.PEOPLE}
-        content |= people if unit else {}
-        content |= {"one_row_per_person": True} if one_row_per_person else {}
+        content |= people if whom.unit else {}
+        content |= {"one_row_per_person": True} if whom.one_row_per_person else {}
     content |= {"account": account} if account else {}
     content |= {"budget": {"epsilon": budget, "delta": delta}} if budget is not None else {}
     made = Draft.of(data, content, path)

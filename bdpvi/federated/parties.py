@@ -25,7 +25,7 @@ from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.federated.rounds import Rounds
 from bdpvi.guides import MeanField
-from bdpvi.models.contract import Model, fitting
+from bdpvi.models.contract import Model
 from bdpvi.models.parameters import Parameters
 from bdpvi.models.reachable import check_reach
 from bdpvi.noise.batches import BatchPlan
@@ -58,7 +58,7 @@ class Client:
     def __init__(
         self, model: Model, data: Dataset, rounds: Rounds, seed: int | None = None
     ) -> None:
-        data = fitting(model, data).to(data.x.device)
+        data = data.taking(getattr(model, "takes", None)).to(data.x.device)
         check = getattr(model, "check", None)
         if check is not None:
             check(data)

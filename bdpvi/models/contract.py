@@ -30,9 +30,6 @@ import torch
 from torch import Tensor
 from torch.distributions import Transform
 
-from bdpvi._ground.types import tell_owner
-from bdpvi.datasets.dataset import Dataset
-
 Model = Callable[..., Any]
 
 
@@ -60,22 +57,6 @@ class Prior(NamedTuple):
 def log_prior(x: Tensor, *shape: int) -> Prior:
     """Return N(0, 2²), the prior of the logarithms of scales, of type and device of ``x``."""
     return Prior(x.new_zeros(shape), x.new_tensor(2.0))
-
-
-def fitting(model: Model, data: Dataset) -> Dataset:
-    """Return the records that a model accepts; warn the owner how many it does not.
-
-    Args:
-        model: has a method ``takes(x, y)``, (N,), if it does not accept all records.
-        data: records of any finite numbers.
-    """
-    takes = getattr(model, "takes", None)
-    good = None if takes is None or not len(data) else takes(data.x, data.y)
-    if good is None or bool(good.all()):
-        return data
-    why = "a target or an exposure is outside the range of the model"
-    tell_owner(int((~good).sum()), "record", why, 4)
-    return data.select(good)
 
 
 def with_features(model: Model, features: Mapping[str, Tensor]) -> Model:

@@ -46,6 +46,11 @@ class PredictorLoss:
     """Bounds for every target."""
 
     @property
+    def basis(self) -> Tensor:
+        """Q, (K, J): orthonormal columns, of the predictors that the loss depends on; 1 of one."""
+        return torch.ones(1, 1, dtype=torch.float64)
+
+    @property
     def kink(self) -> float:
         """The predictor at which ℓ‴ has a jump; inf if there is none."""
         return math.inf

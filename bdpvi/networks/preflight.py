@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from torch.utils._pytree import tree_map
 
 from bdpvi._ground.host import HOST
 from bdpvi._ground.types import PrivacyUtilityWarning
-from bdpvi._ground.undropped import Undropped, filled
+from bdpvi._ground.undropped import Undropped
 from bdpvi.networks.gradients import (
     Batch,
     Each,
@@ -64,13 +63,11 @@ class TrialRun:
             ValueError: if the module does not run on the records.
         """
         wide = tree_map(lambda one: one.double() if one.is_floating_point() else one, batch)
-        made = cls(deepcopy(module).double(), wide, NEAR[torch.float64])
-        try:
-            made._run(loss)
-        except Exception:  # a dtype hard-coded in the module or the loss
-            made = cls(deepcopy(module), batch, NEAR[torch.float32])
-        else:
-            return cls(deepcopy(module).double(), wide, made.near)
+        wider = cls(deepcopy(module).double(), wide, NEAR[torch.float64])
+        with suppress(Exception):  # a dtype hard-coded in the module or the loss
+            wider._run(loss)
+            return replace(wider, module=deepcopy(module).double())
+        made = cls(deepcopy(module), batch, NEAR[torch.float32])
         try:
             made._run(None)
         except Exception as error:
@@ -80,7 +77,7 @@ class TrialRun:
                 "from 0 to 1 and whole numbers from 0 up, give some made-up (x, y) that it takes "
                 "as settings.example"
             ) from error
-        return cls(deepcopy(module), batch, made.near)
+        return replace(made, module=deepcopy(module))
 
     def _run(self, loss: Loss | None) -> None:
         with still(self.batch), torch.no_grad():
@@ -108,20 +105,10 @@ class TrialRun:
 def still(batch: Batch) -> Iterator[None]:
     """Replace every random number that a module draws by the same constant."""
     device = batch[1].device
-    with (
-        fork_random_state(device),
-        torch.autocast(device.type, enabled=False),
-        _Still(),
-    ):
+    autocast = torch.autocast(device.type, enabled=False)
+    with fork_random_state(device), autocast, Undropped(0.5):
         torch.manual_seed(0)
         yield
-
-
-class _Still(Undropped):
-    """Makes dropout drop nothing, and turns all other random numbers into constants."""
-
-    def replacement(self, out: Any) -> Any:
-        return filled(out, 0.5)
 
 
 def _first(error: Exception) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -71,7 +70,7 @@ def check_module(module: nn.Module, batch: Batch) -> None:
         _check_buffers(module, before, copy)
         for at in range(len(y)):
             alone = _passes(copy, tree_map(lambda one, at=at: one[at : at + 1], x))
-            if not _same(together[-1].outputs, alone[-1].outputs, at, trial.near):
+            if not _same(together[-1][2], alone[-1][2], at, trial.near):
                 name = _mixing(together, alone, at, trial.near)
                 raise _refusal(name, module.get_submodule(name), "mixes records", FIRST)
 
@@ -203,13 +202,8 @@ def check_frozen(optimizer: Optimizer, module: nn.Module) -> None:
             )
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """The inputs and outputs of one layer in a forward pass."""
-
-    name: str
-    inputs: list[Tensor]
-    outputs: list[Tensor]
+_Pass = tuple[str, list[Tensor], list[Tensor]]
+"""A layer's name, and its inputs and outputs in a forward pass."""
 
 
 def _passes(module: nn.Module, x: Any) -> list[_Pass]:
@@ -222,7 +216,7 @@ def _passes(module: nn.Module, x: Any) -> list[_Pass]:
 
     def end(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            ended.append(_Pass(name, _copied((args, kwargs)), _copied(output)))
+            ended.append((name, _copied((args, kwargs)), _copied(output)))
 
         return hook
 
@@ -258,13 +252,9 @@ def _same(together: list[Tensor], alone: list[Tensor], at: int, near: float) -> 
 
 def _mixing(together: list[_Pass], alone: list[_Pass], at: int, near: float) -> str:
     """Return the layer that gives different outputs for the same inputs; "" is the module."""
-    for all_, one in zip(together, alone, strict=False):
-        if (
-            all_.name == one.name
-            and _same(all_.inputs, one.inputs, at, near)
-            and not _same(all_.outputs, one.outputs, at, near)
-        ):
-            return all_.name
+    for (name, inputs, outputs), (other, taken, made) in zip(together, alone, strict=False):
+        if name == other and _same(inputs, taken, at, near) and not _same(outputs, made, at, near):
+            return name
     return ""
 
 

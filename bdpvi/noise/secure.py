@@ -226,32 +226,14 @@ def gaussian_sum(total: Tensor, deviation: float, key: Key | None = None) -> Ten
     >>> bool(((noisy / sum_step(2.0)).round() * sum_step(2.0) == noisy).all())
     True
     """
-    return SumNoise(key or Key.fresh()).add(total, deviation)
-
-
-class SumNoise:
-    """The noise of several consecutive sums of :func:`gaussian_sum`, from one key.
-
-    Args:
-        key: secret, for these sums only.
-    """
-
-    def __init__(self, key: Key) -> None:
-        self._normals = WholeNormals(key)
-
-    def add(self, total: Tensor, deviation: float) -> Tensor:
-        """Return the total with noise; see :func:`gaussian_sum`."""
-        validate.positive("deviation", deviation)
-        noisy = torch.empty(total.shape, dtype=torch.float64, device=total.device)
-        place = total.device if total.numel() >= BLOCK else HOST
-        parts = zip(total.reshape(-1).split(BLOCK), noisy.view(-1).split(BLOCK), strict=True)
-        for part, into in parts:
-            into.copy_(add_whole(part, deviation, self._normals.take(len(part), place)))
-        return noisy
-
-    def whole(self, count: int) -> Tensor:
-        """Return the next numbers X, (count,), for sums that share them."""
-        return self._normals.take(count)
+    validate.positive("deviation", deviation)
+    normals = WholeNormals(key or Key.fresh())
+    noisy = torch.empty(total.shape, dtype=torch.float64, device=total.device)
+    place = total.device if total.numel() >= BLOCK else HOST
+    parts = zip(total.reshape(-1).split(BLOCK), noisy.view(-1).split(BLOCK), strict=True)
+    for part, into in parts:
+        into.copy_(add_whole(part, deviation, normals.take(len(part), place)))
+    return noisy
 
 
 def add_whole(total: Tensor, deviation: Amount, whole: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ def account(
     path = ledger.path if isinstance(ledger, Ledger) else ledger
     if isinstance(ledger, Ledger) and path is None:
         return ledger
-    given = os.fspath(table) if isinstance(table, str | os.PathLike) else ""
+    given = store.path_of(table) or ""
     files = _files(given)
     own = Path((own or beside(table)) if path is None else path).resolve()  # type: ignore[arg-type]
     if identity is not None and not identity.rows.cells:

@@ -26,6 +26,8 @@ class Unsaid(str):
 
 
 ROW = Unsaid("row")
+NOTHING = Budget(1e-9)
+"""The budget of a table with unknown charges and an unknown budget."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Book:
         opened: works whose reservation is open.
         fits: digests of the fits that were saved.
         refused: when a target was refused by looking at the records; no charge covers such a look.
+        raised: when the budget was raised, and to what: ``TIME EPSILON DELTA``.
         file: the lines; its ``rest`` holds what they do not prove.
     """
 
@@ -56,6 +59,7 @@ class Book:
     opened: frozenset[str] = frozenset()
     fits: frozenset[str] = frozenset()
     refused: tuple[str, ...] = ()
+    raised: tuple[str, ...] = ()
     file: Chain = field(default_factory=Chain)
 
     @property
@@ -96,7 +100,8 @@ class Book:
 
     def content(self) -> bytes:
         """Return a whole file."""
-        return whole_file(self.header, *self._lines())
+        first = self.file.said[0] if self.raised and self.file.said else self.header
+        return whole_file(first, *self._lines())
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         """Return all lines after the first: in the file's order, or by kind."""
@@ -106,11 +111,12 @@ class Book:
         yield from ({"charge": entry.to_dict()} for entry in self.entries)
         yield from ({"fit": fit} for fit in sorted(self.fits))
         yield from ({"refused": one} for one in self.refused)
+        yield from ({"raised": one} for one in self.raised)
 
     def with_lines(self, file: Chain, *lines: tuple[str, Entry | str]) -> Book:
         """Return the book with more lines, from :func:`read_line`; ``file`` then has them all."""
         added: list[Entry] = []
-        found: dict[str, list[str]] = {"fit": [], "refused": []}
+        found: dict[str, list[str]] = {"fit": [], "refused": [], "raised": []}
         for kind, one in lines:
             if isinstance(one, Entry):
                 added.append(one)
@@ -138,6 +144,8 @@ class Book:
             opened=opened,
             fits=self.fits.union(found["fit"]),
             refused=(*self.refused, *found["refused"]),
+            raised=(*self.raised, *found["raised"]),
+            budget=budget_of(found["raised"][-1]) if found["raised"] else self.budget,
             file=file,
         )
         if known is not None:
@@ -154,11 +162,23 @@ def read_line(content: Mapping[str, Any]) -> tuple[str, Entry | str]:
     ((kind, said),) = content.items()
     if kind == "charge":
         return kind, Entry.from_dict(said)
-    if kind not in ("mark", "fit", "refused") or not isinstance(said, str):
+    if kind not in ("mark", "fit", "refused", "raised") or not isinstance(said, str):
         raise ValueError(f"a ledger has no line {kind!r:.80}")
     if kind == "mark":  # of an earlier version: a temperature of this fit was found from the data
         return "charge", Entry(kind="draws", of=said, events=None)
+    if kind == "raised":
+        budget_of(said)
     return kind, said
+
+
+def budget_of(raised: str) -> Budget:
+    """Return the budget that a line says it was raised to.
+
+    >>> budget_of("2026-01-31T23:59:00Z 3.0 1e-05")
+    Budget(epsilon=3.0, delta=1e-05)
+    """
+    _, epsilon, delta = raised.split(" ")
+    return Budget(float(epsilon), float(delta))
 
 
 def tally(entries: Iterable[Entry]) -> Counter[Event] | None:
@@ -248,8 +268,7 @@ def check_terms(budget: Budget | None, unit: str, rows: int) -> None:
     """Raise ValueError unless these terms are valid for a ledger."""
     if budget is not None and not isinstance(budget, Budget):
         raise ValueError(f"budget must be a Budget or None, got {budget!r}")
-    if not isinstance(unit, str) or not unit:
-        raise ValueError(f"unit must be {ROW!r} or the column that names persons, got {unit!r}")
+    validate.text("unit", unit, len, f"be {ROW!r} or the column that names persons")
     if validate.positive_int("rows_per_unit", rows) > 1 and unit == ROW:
         raise ValueError(f"rows_per_unit={rows} needs unit=, the column that names persons")
 

@@ -44,7 +44,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -197,29 +197,6 @@ class _Case:
         return self.ends[1] if self.added else self.ends[0]
 
 
-class _Choices(NamedTuple):
-    """Choices as columns, each (m,): see the module.
-
-    Attributes:
-        phi, psi: φ and ψ.
-        w: as a fraction of its maximum.
-        shared: ϱ.
-        high: share of the free coordinates that are at hi.
-        place: 0 if y_j is at lo, 1 at hi, 2 at k_x.
-        other: 1 if another coordinate is at k_x; not with place 2.
-        bent: share of the other draws' blocks that have a coordinate with the own curvature.
-    """
-
-    phi: Tensor
-    psi: Tensor
-    w: Tensor
-    shared: Tensor
-    high: Tensor
-    place: Tensor
-    other: Tensor
-    bent: Tensor
-
-
 @lru_cache(maxsize=4096)
 def _largest(case: _Case, epsilon: float) -> float:
     """Return the largest δ(ε) of a coordinate-wise search from several starts."""
@@ -254,13 +231,21 @@ def _best(
     case: _Case, epsilon: float, rows: Sequence[Sequence[float]]
 ) -> tuple[list[float], float]:
     """Return the row of choices with the largest δ(ε), and this δ."""
-    choices = _Choices(*torch.tensor(rows, dtype=torch.float64).T)
+    choices = torch.tensor(rows, dtype=torch.float64).T
     index, delta = largest_bound(_log_mgf(case, choices), len(rows), epsilon)
     return [float(column[index]) for column in choices], delta
 
 
-def _log_mgf(case: _Case, choices: _Choices) -> Callable[[Tensor | slice], LogMgf]:
-    """Return the log moment generating function of every choice's privacy loss under P."""
+def _log_mgf(case: _Case, choices: Tensor) -> Callable[[Tensor | slice], LogMgf]:
+    """Return the log moment generating function of every choice's privacy loss under P.
+
+    Args:
+        case: the influence.
+        choices: (8, m), see the module: φ; ψ; w as a fraction of its maximum; ϱ; the share of the
+            free coordinates that are at hi; 0 if y_j is at lo, 1 at hi, 2 at k_x; 1 if another
+            coordinate is at k_x, which is not with 2; and the share of the other draws' blocks that
+            have a coordinate with the own curvature.
+    """
     phi, psi, share, rho, high, place, other, bent = choices
     middle, half, a = (case.hi + case.lo) / 2, (case.hi - case.lo) / 2, case.a
     first = middle + half * phi.cos()

@@ -40,14 +40,11 @@ class Note:
     out: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.time, str) or not _TIME.fullmatch(self.time):
-            raise ValueError(f"time must be like 2026-01-31T23:59:00Z, got {self.time!r:.80}")
+        validate.text("time", self.time, _TIME.fullmatch, "be like 2026-01-31T23:59:00Z")
         for name in ("what", "out"):
-            text = getattr(self, name)
-            if not isinstance(text, str) or len(text) > _LONGEST or not text.isprintable():
-                raise ValueError(
-                    f"{name} must be at most {_LONGEST} printable characters, got {text!r:.80}"
-                )
+            short = lambda text: len(text) <= _LONGEST and text.isprintable()  # noqa: E731
+            rule = f"be at most {_LONGEST} printable characters"
+            validate.text(name, getattr(self, name), short, rule)
 
     @classmethod
     def now(cls, what: str = "", out: str = "") -> Note:
@@ -114,8 +111,8 @@ class Entry:
         validate.choice("kind", self.kind, KINDS)
         validate.positive_int("count", self.count)
         for name, pattern in _TEXT.items():
-            if not isinstance(text := getattr(self, name), str) or not pattern.fullmatch(text):
-                raise ValueError(f"{name} must match {pattern.pattern}, got {text!r:.80}")
+            rule = f"match {pattern.pattern}"
+            validate.text(name, getattr(self, name), pattern.fullmatch, rule)
 
     @property
     def purchase(self) -> str:

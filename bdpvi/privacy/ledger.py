@@ -17,12 +17,12 @@ from typing import Any
 
 from filelock import FileLock
 
-from bdpvi._ground import store
+from bdpvi._ground import store, validate
 from bdpvi._ground.chain import Chain, Head, head_of, read, save, whole_file
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Budget, BudgetExceededError
 from bdpvi.privacy.assumptions import Assumption
-from bdpvi.privacy.book import ROW, check_terms, follow, tally
+from bdpvi.privacy.book import NOTHING, ROW, check_terms, follow, tally
 from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.entry import RESERVED, Charge, Entry, Note
 from bdpvi.privacy.event import Event, for_unit, neighbours_of
@@ -153,6 +153,31 @@ class Ledger(StoredBook):
         with self.locked():
             if digest not in self.book().fits:
                 self._write({"fit": digest})
+
+    def raise_budget(self, epsilon: float) -> None:
+        """Raise the budget to ε, on record: a line says when, and to what. δ stays.
+
+        Raises:
+            ValueError: if there is none, or this is not above it.
+
+        >>> ledger = Ledger(budget=Budget(1.0))
+        >>> ledger.raise_budget(3.0)
+        >>> ledger.budget, len(ledger.book().raised)
+        (Budget(epsilon=3.0, delta=1e-05), 1)
+        """
+        validate.epsilon(epsilon)
+        with self.locked():
+            now = self.budget
+            if now is None or now == NOTHING:
+                raise ValueError(
+                    f"budget={epsilon:g}: the account has "
+                    + ("no budget to raise" if now is None else "lost charges, and stays closed")
+                )
+            if epsilon <= now.epsilon:
+                raise ValueError(
+                    f"budget={epsilon:g} must be above ε = {now.epsilon:g}: it is only raised"
+                )
+            self._write({"raised": f"{Note.now().time} {float(epsilon)!r} {now.delta!r}"})
 
     def holds(self, digest: str) -> bool:
         """Return whether the fit with this digest was saved with this ledger."""
@@ -294,6 +319,7 @@ class Ledger(StoredBook):
             raise BudgetExceededError(
                 f"{what} would bring the total to {total or 'no finite ε'}, over the budget of ε = "
                 f"{limit.epsilon:g} at δ = {limit.delta:g}. Nothing was charged; {self.history()}"
+                + (f"; `bdpvi account {self.path} --budget E` raises it" if self.path else "")
             )
 
     def affordable(self, event: Event, most: int) -> int:

@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
+from bdpvi._ground.types import Budget
 from bdpvi.privacy.book import ROW, Book, merged
 from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.groups import row_by_row
 from bdpvi.privacy.solve import smallest
 from bdpvi.privacy.worst_case import epsilon as worst_case
@@ -78,6 +81,32 @@ def gaussian(book: Book, epsilon: float, delta: float) -> SampledGaussian:
         return total(book, delta, SampledGaussian(noise_multiplier=noise))
 
     return SampledGaussian(noise_multiplier=smallest(delta_at, epsilon, guess, slack=SLACK))
+
+
+def divided(book: Book, limit: Budget, works: int) -> list[tuple[float, float]]:
+    """Return the ε of each of several works with equal shares of what a budget has left, rounded.
+
+    Returns:
+        For each work its own ε, and ε of everything after it. Both are Gaussian, with three digits,
+        rounded down.
+
+    Raises:
+        ValueError: if ε counts as spent.
+
+    >>> divided(Book("a"), Budget(3.0), 2)
+    [(2.03, 2.03), (2.03, 3.0)]
+    """
+    rest = room(book, limit.epsilon, limit.delta) / validate.positive_int("plan", works)
+    before = largest_variance(limit.epsilon, limit.delta) - works * rest
+    own = _down(gaussian_epsilon(rest, limit.delta))
+    each = (gaussian_epsilon(before + at * rest, limit.delta) for at in range(1, works))
+    return [(own, _down(one)) for one in each] + [(own, limit.epsilon)]
+
+
+def _down(epsilon: float) -> float:
+    """Return ε with three digits, rounded down."""
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+    return float(f"{math.floor(epsilon / unit) * unit:.3g}")
 
 
 def unreachable(book: Book, epsilon: float, delta: float) -> ValueError:

@@ -88,105 +88,91 @@ class Grid:
         return (self.lower + self.size) * self.interval
 
 
-@dataclass(frozen=True, eq=False)
-class LossDistribution:
-    """Tilted distributions of the loss of K kinds of step, as Fourier transforms.
+def _transforms(
+    kinds: Sequence[SampledGaussian], direction: str, grid: Grid
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the tilted distributions of the loss of K kinds of step, as Fourier transforms.
 
-    Attributes:
-        grid: the grid of losses.
-        log_size, angle: log |φ| and arg φ of the characteristic functions, (K, frequencies).
-        log_size_above: log of |φ| and its error together.
-        log_mgf: log E e^{cL}, (K,).
-        log_finite: log of the mass of finite losses, (K,).
+    Returns:
+        The characteristic functions φ, (K, frequencies); log of |φ| and its error together;
+        log E e^{cL}, (K,); and log of the mass of finite losses, (K,).
     """
+    tilted, mgfs, finite = [], [], []
+    for kind in kinds:
+        step = _connect_dots(kind.at(1.0), grid.interval)
+        masses, lower, infinity = step[direction.endswith(WITH)]
+        tilt = torch.tensor([grid.tilt], dtype=torch.float64)
+        mgfs.append(float(_log_mgf(kind, direction, tilt, grid.interval)))
+        places = np.arange(lower, lower + len(masses))
+        weights = masses * np.exp(grid.tilt * grid.interval * places - mgfs[-1])
+        tilted.append(torch.from_numpy(np.bincount(places % grid.size, weights, grid.size)))
+        finite.append(math.log1p(-infinity))
+    phi = torch.fft.rfft(torch.stack(tilted))
+    error = _error(grid)
+    log_mgf, log_finite = (torch.tensor(one, dtype=torch.float64) for one in (mgfs, finite))
+    return phi, (phi.abs() * (1 + error) + error).log(), log_mgf, log_finite
 
-    grid: Grid
-    log_size: Tensor
-    angle: Tensor
-    log_size_above: Tensor
-    log_mgf: Tensor
-    log_finite: Tensor
 
-    @classmethod
-    def of(cls, kinds: Sequence[SampledGaussian], direction: str, grid: Grid) -> LossDistribution:
-        """Prepare the kinds of step, as steps of sensitivity 1, in one direction."""
-        tilted, mgfs, finite = [], [], []
-        for kind in kinds:
-            step = _connect_dots(kind.at(1.0), grid.interval)
-            masses, lower, infinity = step[direction.endswith(WITH)]
-            tilt = torch.tensor([grid.tilt], dtype=torch.float64)
-            mgfs.append(float(_log_mgf(kind, direction, tilt, grid.interval)))
-            places = np.arange(lower, lower + len(masses))
-            weights = masses * np.exp(grid.tilt * grid.interval * places - mgfs[-1])
-            tilted.append(torch.from_numpy(np.bincount(places % grid.size, weights, grid.size)))
-            finite.append(math.log1p(-infinity))
-        phi = torch.fft.rfft(torch.stack(tilted))
-        error = _error(grid)
-        size = phi.abs()
-        return cls(
-            grid,
-            size.clamp(min=torch.finfo(torch.float64).tiny).log(),
-            phi.angle(),
-            (size * (1 + error) + error).log(),
-            torch.tensor(mgfs, dtype=torch.float64),
-            torch.tensor(finite, dtype=torch.float64),
-        )
+def record_deltas(
+    kinds: Sequence[SampledGaussian], direction: str, grid: Grid, counts: Tensor, epsilons: Tensor
+) -> Tensor:
+    r"""Return an upper bound on δ_i(ε) of every record.
 
-    def deltas(self, counts: Tensor, epsilons: Tensor) -> Tensor:
-        r"""Return an upper bound on δ_i(ε) of every record.
+    With p_i the distribution of the loss of all its steps and M_i(c) = E e^{cL}, the tilted
+    p̃_i(s) = p_i(s) e^{cs}/M_i(c) is the composition of the steps' tilted distributions,
 
-        With p_i the distribution of the loss of all its steps and M_i(c) = E e^{cL}, the tilted
-        p̃_i(s) = p_i(s) e^{cs}/M_i(c) is the composition of the steps' tilted distributions,
+        δ_i(ε) = Pr[L = ∞] + M_i(c) Σ_{s>ε} p̃_i(s) e^{-cs} (1 - e^{ε-s}),
 
-            δ_i(ε) = Pr[L = ∞] + M_i(c) Σ_{s>ε} p̃_i(s) e^{-cs} (1 - e^{ε-s}),
+    and its Fourier transform Π_k φ_k^{n_ik} (Koskela, Jälkö and Honkela 2020; tilted as in
+    Gopi, Lee and Wutschitz 2021, remark on precision). The bound adds
 
-        and its Fourier transform Π_k φ_k^{n_ik} (Koskela, Jälkö and Honkela 2020; tilted as in
-        Gopi, Lee and Wutschitz 2021, remark on precision). The bound adds
+    - M_i(c) e^{-cS} for losses of at least S, the end of the grid (Markov's inequality). They
+      wrap around and are counted again, as are those below the grid, which only adds;
+    - the effect of rounding. Each φ has an error of at most η, so the product one of at most
+      E = Π (|φ_k|(1+η) + η)^{n_ik} - Π |φ_k|^{n_ik} at each frequency; by the inequality of
+      Cauchy and Schwarz and Parseval's identity the error of Σ_s w(s) p̃_i(s) is ‖E‖₂ max w,
+      and max w = e^{-cε} c^c/(1+c)^{1+c} (Canonne, Kamath and Steinke 2020, Proposition 12).
 
-        - M_i(c) e^{-cS} for losses of at least S, the end of the grid (Markov's inequality). They
-          wrap around and are counted again, as are those below the grid, which only adds;
-        - the effect of rounding. Each φ has an error of at most η, so the product one of at most
-          E = Π (|φ_k|(1+η) + η)^{n_ik} - Π |φ_k|^{n_ik} at each frequency; by the inequality of
-          Cauchy and Schwarz and Parseval's identity the error of Σ_s w(s) p̃_i(s) is ‖E‖₂ max w,
-          and max w = e^{-cε} c^c/(1+c)^{1+c} (Canonne, Kamath and Steinke 2020, Proposition 12).
+    Args:
+        kinds: the kinds of step, as steps of sensitivity 1.
+        direction: such as "add-or-remove D‖D′".
+        grid: the grid of losses.
+        counts: how often each record takes each kind of step, (m, K).
+        epsilons: ε ≥ 0, (E,), increasing.
 
-        Args:
-            counts: how often each record takes each kind of step, (m, K).
-            epsilons: ε ≥ 0, (E,), increasing.
+    Returns:
+        (m, E), at most 1; beyond the grid by moments: M_i(c) times that maximum.
+    """
+    phi, log_size_above, log_mgf, log_finite = _transforms(kinds, direction, grid)
+    tiny, error, c = torch.finfo(torch.float64).tiny, _error(grid), grid.tilt
+    log_sizes, angle = phi.abs().clamp(min=tiny).log(), phi.angle()
+    s = grid.interval * (grid.lower + torch.arange(grid.size, dtype=torch.float64))
+    above, s = s > 0, s[s > 0]
+    first = torch.searchsorted(s, epsilons, right=True)
+    # If e^ε overflows, the subtracted term is left out.
+    factor = torch.where(epsilons < _LARGEST_EXPONENT, epsilons.exp(), 0)
+    log_peak = c * math.log(c) - (1 + c) * math.log1p(c) - c * epsilons
 
-        Returns:
-            (m, E), at most 1; beyond the grid by moments: M_i(c) times that maximum.
-        """
-        # Equal records, as with static sensitivities, are computed once.
-        unlike, place = counts.unique(dim=0, return_inverse=True)
-        rows = max(1, _BLOCK // self.grid.size)
-        return torch.cat([self._deltas(n.double(), epsilons) for n in unlike.split(rows)])[place]
-
-    def _deltas(self, counts: Tensor, epsilons: Tensor) -> Tensor:
-        grid, c = self.grid, self.grid.tilt
-        log_size = counts @ self.log_size
-        total = torch.polar(log_size.exp(), counts @ self.angle)
-        masses = torch.fft.irfft(total, n=grid.size).roll(-grid.lower, -1).clamp_(min=0)
-        s = grid.interval * (grid.lower + torch.arange(grid.size, dtype=torch.float64))
-        masses = masses[:, s > 0]
-        s = s[s > 0]
+    def of(counts: Tensor) -> Tensor:
+        log_size = counts @ log_sizes
+        total = torch.polar(log_size.exp(), counts @ angle)
+        masses = torch.fft.irfft(total, n=grid.size).roll(-grid.lower, -1).clamp_(min=0)[:, above]
         tail = _from_above(masses * torch.exp(-c * s))
         tail_less = _from_above(masses * torch.exp(-(c + 1) * s))
-        first = torch.searchsorted(s, epsilons, right=True)
-        # If e^ε overflows, the subtracted term is left out.
-        factor = torch.where(epsilons < _LARGEST_EXPONENT, epsilons.exp(), 0)
         within = tail[:, first] - factor * tail_less[:, first]
-        off = (counts @ self.log_size_above).exp() - log_size.exp()
-        error = _error(grid)
+        off = (counts @ log_size_above).exp() - log_size.exp()
         size = math.sqrt(2) * (off.norm(dim=1) + error * total.abs().norm(dim=1))
-        log_peak = c * math.log(c) - (1 + c) * math.log1p(c) - c * epsilons
         kept = within + error * tail[:, first] + size[:, None] * log_peak.exp()
-        kept = (kept + math.exp(-c * grid.upper)).clamp(min=torch.finfo(torch.float64).tiny).log()
+        kept = (kept + math.exp(-c * grid.upper)).clamp(min=tiny).log()
         kept[:, epsilons >= grid.upper] = math.inf
-        steps = counts.sum(1, keepdim=True)
-        mgf = (counts @ self.log_mgf)[:, None] + error * steps
-        infinite = -torch.expm1(counts @ self.log_finite)[:, None]
+        mgf = (counts @ log_mgf)[:, None] + error * counts.sum(1, keepdim=True)
+        infinite = -torch.expm1(counts @ log_finite)[:, None]
         return ((mgf + torch.minimum(kept, log_peak)).exp() + infinite).clamp(max=1)
+
+    # Equal records, as with static sensitivities, are computed once.
+    unlike, place = counts.unique(dim=0, return_inverse=True)
+    rows = max(1, _BLOCK // grid.size)
+    return torch.cat([of(n.double()) for n in unlike.split(rows)])[place]
 
 
 def deltas_on_grid(
@@ -211,7 +197,7 @@ def deltas_on_grid(
     interval = min(map(loss_interval, largest))
     grid = Grid.around(largest, direction, beta, interval)
     used = [kind for kind, one in zip(kinds, met.tolist(), strict=True) if one]
-    return LossDistribution.of(used, direction, grid).deltas(counts[:, met], epsilons)
+    return record_deltas(used, direction, grid, counts[:, met], epsilons)
 
 
 def step(run: SampledGaussian, interval: float) -> PrivacyLossDistribution:

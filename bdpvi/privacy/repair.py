@@ -11,15 +11,11 @@ from pathlib import Path
 from bdpvi._ground import store
 from bdpvi._ground.chain import Chain, Head, head_of, lock, proven, read, save, whole_file
 from bdpvi._ground.outputs import several
-from bdpvi._ground.types import Budget
-from bdpvi.privacy.book import Book, follow
+from bdpvi.privacy.book import NOTHING, Book, budget_of, follow
 from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.left import gaussian
-
-NOTHING = Budget(1e-9)
-"""The budget of a table with unknown charges and an unknown budget."""
 
 
 def repair(
@@ -29,10 +25,10 @@ def repair(
 
     Lines are proven up to the first with a wrong hash. A truncated last line is an interrupted
     append, and nothing was drawn for it. If whole lines are lost, and neither the owner nor
-    receipts account for all of them, the whole budget counts as spent. Without a budget, or with
-    hardly any left, the lost charges count as a release without any guarantee, and a ledger without
-    a budget gets one that is spent. The old file stays beside the new one, as
-    ``ledger.damaged-1.jsonl``.
+    receipts account for all of them, the whole budget counts as spent. Without a budget, without
+    the head that says whether it was raised, or with hardly any left, the lost charges count as a
+    release without any guarantee, and a ledger without a budget gets one that is spent. The old
+    file stays beside the new one, as ``ledger.damaged-1.jsonl``.
 
     Args:
         path: the file.
@@ -62,7 +58,7 @@ def repair(
                 f"many, by --charge DRAWS,TEMPERATURE:{said}"
             )
         if lost and not entries and not (head and head.is_in(proven(_with(found, added)))):
-            added = (*added, _everything(book))
+            added = (*added, _everything(book, head))
             if (
                 book.budget is None
             ):  # otherwise a fit whose charges are lost could spend a Bayesian ε twice
@@ -79,10 +75,13 @@ def _with(found: Chain, added: Sequence[Entry]) -> bytes:
     return whole_file(*found.said, *({"charge": one.to_dict()} for one in added))
 
 
-def _everything(book: Book) -> Entry:
-    """Return a charge that uses up the budget; without a budget, one without a guarantee."""
+def _everything(book: Book, head: Head | None) -> Entry:
+    """Return a charge that uses up the budget, as it was raised last.
+
+    Without a budget, or without the head that says whether it was raised, it has no guarantee.
+    """
     events: tuple[SampledGaussian, ...] | None = None
-    limit = book.budget
+    limit = None if head is None else budget_of(head.raised) if head.raised else book.budget
     if limit is not None:
         with suppress(ValueError):  # ε counts as spent
             events = (gaussian(book, limit.epsilon, limit.delta),)

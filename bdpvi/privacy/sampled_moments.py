@@ -8,7 +8,6 @@ integer orders λ only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -74,45 +73,24 @@ def subsampled_gaussian_cost(
     holds = (distance >= 0) & distance.isfinite()
     validate.every("distance", distance, holds, "be finite and at least 0")
     scaled = distance**2 / (2 * validate.positive("noise", noise) ** 2)
-    orders = _whole_orders(order)
-    k = torch.arange(int(orders.max()) + 2, dtype=torch.float64, device=scaled.device)
-    cost = _mixture(
-        lambda records: (k * (k - 1))[:, None] * scaled.flatten()[records],
-        scaled.flatten(),
-        orders.flatten() + 1,
-        validate.rate("rate", rate),
-    )
-    return cost.reshape(orders.shape + scaled.shape)
-
-
-def _mixture(
-    log_moment: Callable[[slice], Tensor], like: Tensor, trials: Tensor, rate: float
-) -> Tensor:
-    """Return log E_{k ~ Binomial(n, q)} e^{f_k} for each n of ``trials``, (K, records).
-
-    Since E 1 = 1 it is log1p(Σ_k w_k expm1(f_k)), which is accurate when every f_k is tiny.
-
-    Args:
-        log_moment: maps a slice of the records to f_k ≥ 0, k = 0 … max n, (max n + 1, records).
-        like: one row per record, on the device of the computation.
-        trials: the n, (K,).
-        rate: q.
-    """
-    log_weights = [_log_binomial(int(n), rate).to(like.device) for n in trials]
+    orders, rate, each = _whole_orders(order), validate.rate("rate", rate), scaled.flatten()
+    k = torch.arange(int(orders.max()) + 2, dtype=torch.float64, device=each.device)
+    log_weights = [_log_binomial(int(n) + 1, rate).to(each.device) for n in orders.flatten()]
     weights = pad_sequence([weight.exp() for weight in log_weights], batch_first=True)
-    result = like.new_empty(len(trials), len(like))
+    result = each.new_empty(len(weights), len(each))
     width = max(1, _CHUNK // weights.shape[1])
-    for start in range(0, len(like), width):
+    for start in range(0, len(each), width):
         chunk = slice(start, start + width)
-        moments = log_moment(chunk)
+        moments = (k * (k - 1))[:, None] * each[chunk]
+        # As E 1 = 1 it is log1p(Σ_k w_k expm1(f_k)), which is accurate when every f_k is tiny.
         if bool((moments < _LARGEST_EXPONENT).all()):
             result[:, chunk] = torch.log1p(weights @ torch.expm1(moments))
             continue
         gain = _log_expm1(moments)
         for i, log_weight in enumerate(log_weights):
             total = torch.logsumexp(log_weight[:, None] + gain[: len(log_weight)], dim=0)
-            result[i, chunk] = _log1p_exp(total)
-    return result
+            result[i, chunk] = torch.logaddexp(torch.zeros_like(total), total)
+    return result.reshape(orders.shape + scaled.shape)
 
 
 def _log_binomial(trials: int, rate: float) -> Tensor:
@@ -130,10 +108,6 @@ def _log_binomial(trials: int, rate: float) -> Tensor:
 def _log_expm1(value: Tensor) -> Tensor:
     value = value.clamp(min=0)  # log-moments are never negative; rounding may make them so
     return value + torch.log(-torch.expm1(-value))
-
-
-def _log1p_exp(value: Tensor) -> Tensor:
-    return torch.logaddexp(torch.zeros_like(value), value)
 
 
 def _whole_orders(order: Tensor | int) -> Tensor:

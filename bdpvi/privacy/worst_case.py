@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -70,7 +70,7 @@ def epsilon(events: Iterable[Event], delta: float) -> Bound | None:
     rest = delta - math.fsum(one.delta for one in flat)
     if not rest > 0:
         return None
-    name, solve = _solver(_Forms.of(flat), variance)
+    name, solve = _solver(_forms(flat), variance)
     if not name:
         if not variance:
             return worst(0.0, delta, NOTHING, **whose, distance=0.0, rounding=rounding)
@@ -110,23 +110,21 @@ def deltas(events: Sequence[Event], epsilons: Array) -> Array:
     rounding = math.fsum(one.rounding for one in events)
     more = math.fsum(one.delta for one in events)
     fixed = [more + rounding_delta(rounding, float(one)) for one in epsilons]
-    return np.minimum(_curve(_Forms.of(events), variance)(epsilons) + fixed, 1.0)
+    return np.minimum(_curve(_forms(events), variance)(epsilons) + fixed, 1.0)
 
 
-class _Forms(NamedTuple):
-    """Events that are not Gaussian, by the form in which their loss is known."""
+_Forms = tuple[tuple[SampledGaussian, ...], tuple[Any, ...], tuple[Event, ...]]
 
-    sampled: tuple[SampledGaussian, ...]
-    perturbed: tuple[Any, ...]
-    moments: tuple[Event, ...]
 
-    @classmethod
-    def of(cls, events: Sequence[Event]) -> _Forms:
-        if unknown := {event.form for event in events} - {"", SAMPLED, PERTURBED, MOMENTS}:
-            raise TypeError(f"no loss of the form {min(unknown)!r} can be composed")
-        sampled = tuple(event.run for event in events if event.form == SAMPLED)
-        perturbed = tuple(event for event in events if event.form == PERTURBED)
-        return cls(sampled, perturbed, tuple(one for one in events if one.form == MOMENTS))
+def _forms(events: Sequence[Event]) -> _Forms:
+    """Return sampled, perturbed and other events that are not Gaussian, by their losses' forms."""
+    if unknown := {event.form for event in events} - {"", SAMPLED, PERTURBED, MOMENTS}:
+        raise TypeError(f"no loss of the form {min(unknown)!r} can be composed")
+    sampled = tuple(event.run for event in events if event.form == SAMPLED)
+    perturbed, moments = (
+        tuple(event for event in events if event.form == form) for form in (PERTURBED, MOMENTS)
+    )
+    return sampled, perturbed, moments
 
 
 def _solver(forms: _Forms, variance: float) -> tuple[str, Callable[[float], float]]:

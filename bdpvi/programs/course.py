@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bdpvi._ground.checkpoint import UNKEPT, KeptState
 from bdpvi.bayesian.inference.optimisers import adam_factors, decay
-from bdpvi.bayesian.inference.svi import TrainingState
 from bdpvi.programs.descent import Descent
 from bdpvi.programs.moments import moments, prior_deviations, prior_given
 
@@ -86,21 +86,20 @@ class Course:
         self.moments = torch.zeros(2, 5, descent.program.dim, dtype=torch.float64)
         self.pull = torch.zeros(descent.program.dim, dtype=torch.float64)
 
-    def run(self, steps: Any, kept: TrainingState | None = None) -> None:
+    def run(self, steps: Any, kept: KeptState = UNKEPT) -> None:
         """Take these steps, starting from the last saved state.
 
         Args:
             steps: numbers from 0, perhaps wrapped in a progress bar.
             kept: where the state is saved.
         """
-        if kept is not None and (state := kept.state()) is not None:
+        if (state := kept.state()) is not None:
             self.load_state_dict(state)
         for number in steps:
             if number < self.taken:
                 continue
             self._step(number)
-            if kept is not None:
-                kept.save_if_due(self.state_dict)
+            kept.save_if_due(self.state_dict)
 
     def _step(self, number: int) -> None:
         descent = self.descent

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributions import transform_to
 
 from bdpvi._ground import progress as bars
-from bdpvi._ground.checkpoint import Checkpoint, KeptState, always, settings_of
+from bdpvi._ground.checkpoint import Checkpoint, KeptState, settings_of
 from bdpvi._ground.host import HOST, on
 from bdpvi._ground.isolation import isolated
 from bdpvi._ground.outputs import several
@@ -155,12 +155,11 @@ class SuitedDPVI(Settings):
         The checkpoint keeps a key's result and returns it again, so that one charge covers one
         training, whatever happened to the model since.
         """
-        name, once, kept = f"training-{key.work}", always, None
         begun = {} if self.checkpoint is None else settings_of(Path(self.checkpoint))
-        if self.checkpoint is not None and begun:  # begun by secret()
-            folder = Checkpoint(self.checkpoint, begun)
-            once, kept = folder.once, folder.unfinished_part(name)
-        found = once(name, lambda: self._train(model, data, plan, key, kept))
+        folder = Checkpoint(self.checkpoint if begun else None, begun)  # begun by secret()
+        name = f"training-{key.work}"
+        kept = folder.unfinished_part(name)
+        found = folder.once(name, lambda: self._train(model, data, plan, key, kept))
         here = data.like[0].device
         parameters = {
             n.removeprefix("of "): v.to(here) for n, v in found.items() if n.startswith("of ")
@@ -169,7 +168,7 @@ class SuitedDPVI(Settings):
         return self._output(found, parameters, model, data, key)
 
     def _train(
-        self, model: Model, data: Data, plan: DPVIPlan, key: Key, kept: KeptState | None
+        self, model: Model, data: Data, plan: DPVIPlan, key: Key, kept: KeptState
     ) -> dict[str, Tensor]:
         """Return the latents' mean and covariance, and the model's parameters."""
         self.reset(model)

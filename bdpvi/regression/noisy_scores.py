@@ -23,7 +23,7 @@ from bdpvi.privacy.left import HIGHEST
 from bdpvi.regression import score_release as noisy_scores
 from bdpvi.regression.score_posterior import FAR, NormalPrior, Posterior
 from bdpvi.regression.score_release import ScorePlan
-from bdpvi.regression.score_start import Joined
+from bdpvi.regression.score_rounds import Joined
 from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate, Output
 from bdpvi.releases.row_counts import COUNT, words_of_rows
 
@@ -142,7 +142,7 @@ class NoisyScores:
     def draw(self, model: Model, data: Data, plan: ScorePlan, key: Key) -> Output:
         """Return the posterior, with a secret key's noise, and the costs of reference records."""
         known: Any = self.predicting(model, plan)
-        used = _used_columns(data)
+        used, levels = _columns(data)
         columns = int(used.sum())
         plan = replace(plan, columns=columns, size=min(plan.size, columns))
         mean = torch.zeros(len(used), dtype=torch.float64)
@@ -151,7 +151,7 @@ class NoisyScores:
         middle = getattr(known, "middle", 0.0)  # targets are clamped around it
         records = data.parts.map(_design, known, used, middle)
         prior = NormalPrior(mean[used], precision)
-        found = noisy_scores.measure(plan, records, prior, key, _levels(data, used))
+        found = noisy_scores.measure(plan, records, prior, key, levels)
         posterior = found.of_features()
         posterior.mean[-1] += middle
         made = _estimate(posterior, used, found.joined, known.prior_scale)
@@ -198,28 +198,25 @@ def _encoding(data: Data) -> Encoding | None:
     return made if made and {*made.feature_names} >= {*data.feature_names} else None
 
 
-def _used_columns(data: Data) -> Tensor:
-    """Return whether each column of the design is used: all except base levels, (d + 1,)."""
-    encoding = _encoding(data)
-    every = encoding.feature_names if encoding else ()
-    bases = {every[places[0]] for places in (encoding.one_hot if encoding else ())}
-    return torch.tensor([*(name not in bases for name in data.feature_names), True])
+def _columns(data: Data) -> tuple[Tensor, Tensor]:
+    """Return which columns of the design are used, (d + 1,), and which of these may be left out.
 
-
-def _levels(data: Data, used: Tensor) -> Tensor:
-    """Return which used columns of the design may be left out, as :func:`.measure` takes it."""
-    encoding = _encoding(data)
-    names = [name for name, one in zip(data.feature_names, used.tolist(), strict=False) if one]
+    All are used but base levels; what may be left out is said as :func:`.measure` takes it.
+    """
+    encoding, names = _encoding(data), list(data.feature_names)
     if encoding is None:
-        return torch.full((len(names) + 1,), -1)
-    places = {name: at for at, name in enumerate(names)}
-    every, numbers, made = encoding.feature_names, encoding.numbers, dict.fromkeys(names, -2)
+        return torch.full((len(names) + 1,), True), torch.full((len(names) + 1,), -1)
+    every, numbers = encoding.feature_names, encoding.numbers
+    bases = {every[places[0]] for places in encoding.one_hot}
+    used = torch.tensor([*(name not in bases for name in names), True])
+    names = [name for name in names if name not in bases]
+    places, made = {name: at for at, name in enumerate(names)}, dict.fromkeys(names, -2)
     with_blanks = [place for place in encoding.places.values() if place and place[0] in numbers]
     for group in (*encoding.one_hot, *with_blanks):
         there = [every[at] for at in group if every[at] in places]
         made |= dict.fromkeys(there, places[there[0]] if there else -2)
     made |= {every[at]: -1 for at in (*numbers, *encoding.smooth)}
-    return torch.tensor([*(made[name] for name in names), -1])
+    return used, torch.tensor([*(made[name] for name in names), -1])
 
 
 def _reference_costs(

@@ -116,9 +116,8 @@ class ObjectivePerturbation:
         """Return the route for a noisy count of the rows."""
         return replace(self, rows=min(max(rows, FEWEST), MOST), counted=True)
 
-    def plan(self, model: Model, features: int, left: Allowance) -> ObjectivePlan:
+    def plan(self, model: Any, features: int, left: Allowance) -> ObjectivePlan:
         """Return the settings; see :class:`~bdpvi.releases.route.Route`."""
-        assert isinstance(model, BayesianLogisticRegression)
         weights = model.design(torch.zeros(1, features)).shape[1]
         last = max(self.numbers or (0,))
         if last >= features:
@@ -147,11 +146,10 @@ class ObjectivePerturbation:
         weights_of = (zero / most, one / most)
         return replace(made, class_weights=weights_of, seldom=self.seldom or ())
 
-    def predicting(self, model: Model, plan: ObjectivePlan) -> BayesianLogisticRegression:
+    def predicting(self, model: Any, plan: ObjectivePlan) -> BayesianLogisticRegression:
         """Return the model without weights, with the limit at which features were clamped."""
-        assert isinstance(model, BayesianLogisticRegression)
-        model = model.plain
-        return model if model.limit is not None else replace(model, limit=plan.limit)
+        plain: BayesianLogisticRegression = model.plain
+        return plain if plain.limit is not None else replace(plain, limit=plan.limit)
 
     def words(self, plan: ObjectivePlan) -> str:
         """Return the number of rows that the settings are for, its source, and the noise."""

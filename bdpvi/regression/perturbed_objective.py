@@ -22,13 +22,12 @@ import math
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import reduce
-from operator import add
 
 import torch
 from torch import Tensor
 
 from bdpvi._ground.types import BELOW
-from bdpvi.datasets.records import Held, Records, depth
+from bdpvi.datasets.records import Held, Largest, Records, depth, sum_of_results
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_step
 from bdpvi.regression.objective_plan import CONSTANT, LAST, ObjectivePlan
@@ -119,26 +118,9 @@ class Signed:
         return cls(signed, weights, longest, float((weights * norms).sum()))
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """What bounds the rounding of sums over parts of a table."""
-
-    records: int
-    parts: int
-    longest: float
-    sizes: float
-
-    @classmethod
-    def of(cls, part: Signed) -> _Facts:
-        return cls(len(part.weights), 1, part.longest, part.sizes)
-
-    def __add__(self, other: _Facts) -> _Facts:
-        return _Facts(
-            self.records + other.records,
-            self.parts + other.parts,
-            max(self.longest, other.longest),
-            self.sizes + other.sizes,
-        )
+def _sizes(part: Signed) -> tuple[int, int, Largest, float]:
+    """Return what bounds the rounding of sums: N, the number of parts, and the sizes of records."""
+    return len(part.weights), 1, Largest(part.longest), part.sizes
 
 
 def _pull(part: Signed, w: Tensor, k: float) -> Tensor:
@@ -176,10 +158,11 @@ class SummedObjective:
     """
 
     def __init__(self, plan: ObjectivePlan, parts: Records[Signed]) -> None:
-        each = [*parts.each(_Facts.of)]
-        self.parts, self.facts = parts, reduce(add, each)
-        self.additions = depth(len(each)) + depth(max(one.parts for one in each))
-        self.k, self.ridge, self.tolerance = plan.actual_event.residual, plan.ridge, plan.tolerance
+        each = [*parts.each(_sizes)]
+        self.records, _, self.longest, self.sizes = reduce(sum_of_results, each)
+        self.additions = depth(len(each)) + depth(max(one[1] for one in each))
+        self.parts, self.k = parts, plan.actual_event.residual
+        self.ridge, self.tolerance = plan.ridge, plan.tolerance
         self.coarse = math.sqrt(plan.facts.weights) * sum_step(plan.sigma)
         self.centre = torch.zeros(plan.facts.weights, dtype=torch.float64)
         self.centre[-1] = plan.facts.centre / CONSTANT
@@ -208,7 +191,7 @@ class SummedObjective:
 
     def _derivatives(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the gradient, and of blocks the second derivative, which needs no other pass."""
-        if isinstance(self.parts, Held):
+        if self.parts.in_memory:
             return self.gradient(w), None
         pull, bend = self.parts.sum(_both, w, self.k)
         return pull + self._of_prior(w), self._whole_curvature(bend)
@@ -222,21 +205,21 @@ class SummedObjective:
 
     def rounding(self, w: Tensor) -> float:
         """Return the bound on the error of :meth:`gradient` and of a slope; see the module."""
-        d, facts = len(w), self.facts
+        d = len(w)
         size = float(torch.linalg.vector_norm(w))
-        sums = BLOCK + math.log2(facts.records + 1) + self.additions
-        sums += (d + 2) * facts.longest * size / 4 + 8
+        sums = BLOCK + math.log2(self.records + 1) + self.additions
+        sums += (d + 2) * self.longest * size / 4 + 8
         ridge = 4 * self.ridge * (size + float(self.centre.abs().max()))
         held = self.held * float(self.apart.square().sum()) * (2 * d + len(self.apart) + 8) * size
-        return self.coarse + _UNIT * (sums * facts.sizes + ridge + held)
+        return self.coarse + _UNIT * (sums * self.sizes + ridge + held)
 
     def _start(self, slope: Tensor) -> Tensor:
         """Return where the search begins: of many blocks, near the minimum over a few of them."""
-        if isinstance(self.parts, Held) or self.parts.blocks < 2 * _THIN:
+        if self.parts.blocks < 2 * _THIN:
             return self.centre.clone()
         few = copy(self)
         few.parts = self.parts.thinned(_THIN).map(_repeated, _THIN)
-        few.tolerance = _ROUGH * self.facts.sizes
+        few.tolerance = _ROUGH * self.sizes
         return few.minimum(slope)
 
     def minimum(self, slope: Tensor) -> Tensor:

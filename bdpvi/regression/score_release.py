@@ -33,8 +33,16 @@ from bdpvi.regression.score_posterior import (
     closed_form,
     near,
 )
-from bdpvi.regression.score_rounds import Place, release_round
-from bdpvi.regression.score_start import Joined, count_of, join_levels, standardising, start, within
+from bdpvi.regression.score_rounds import (
+    Joined,
+    Place,
+    count_of,
+    join_levels,
+    release_round,
+    standardising,
+    start,
+    within,
+)
 
 _STRONG = 15.0
 _SATURATED, _FARTHEST = 0.5, 100.0
@@ -167,7 +175,7 @@ def measure(
 
     A level without a record still has a column, whose noise would double that of all others. So
     levels that the first round cannot tell from such ones have no column in the later rounds
-    (:func:`bdpvi.regression.score_start.join_levels`). R of later rounds follows from the first
+    (:func:`bdpvi.regression.score_rounds.join_levels`). R of later rounds follows from the first
     round too: it is ``plan.radius`` times the length of standardised records.
 
     Args:

@@ -1,19 +1,26 @@
-"""One round of noisy scores: the sums over the records, and their noise."""
+"""Rounds of noisy scores: the sums of one, their noise, and what later ones take from the first."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bdpvi.datasets.records import Held, Records
+from bdpvi.datasets.records import Records
 from bdpvi.models.scores import Parts, ScoreParts
 from bdpvi.noise.keys import Key
-from bdpvi.regression.score_posterior import Round
+from bdpvi.privacy.solve import root
+from bdpvi.regression.score_posterior import NormalPrior, Round, at_least, closed_form
 from bdpvi.releases.exact_sums import SLACK, exact_sum, symmetric, triangle_weights
 from bdpvi.releases.noisy_sum import NoisySum
+
+_LEAST = 0.02
+_SMALLEST = 0.05
+_EMPTY = 2.0
+"""Standard deviations of noise below which a level's count says nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +63,8 @@ def release_round(
 ) -> tuple[Round, Tensor | None]:
     """Return one round, its noisy sums; and the lengths of contributions in memory."""
     lengths = None
-    if isinstance(records, Held):
-        x, y = records.part
+    if records.in_memory:
+        x, y = records.first()
         parts = place.parts(x, y)
         flat, lengths = summed(parts, x), parts.lengths(x) / parts.bound
     else:
@@ -108,3 +115,140 @@ def summed(parts: Parts, x: Tensor) -> Tensor:
         middle = exact_sum(parts.middle[:, None] * x, x) * parts.middle_ratio
         flat.append(weight * middle[above[0], above[1]])
     return torch.cat(flat)
+
+
+def start(
+    family: ScoreParts, first: Round, radius: float, prior: NormalPrior
+) -> tuple[Tensor, Tensor, float, float]:
+    """Return a first point, second moments of the features, their noise, and σ² of the target."""
+    k = len(first.point)
+    if family.link == "logit":
+        moments, noise = 4 * first.curvature, 4 * first.curvature_noise
+        newton = closed_form([first], prior).mean
+        size = _unattenuated(newton, at_least(moments, 1.0) / count_of(moments))
+        return newton * size, moments, noise, 1.0
+    moments, noise = first.curvature, first.curvature_noise
+    if family.link == "identity":
+        scale = family.largest / radius
+        products = first.score * scale / math.sqrt(2)
+        square = first.square * scale**2
+        least = max(2 * noise * math.sqrt(k), _LEAST * count_of(moments))
+        variance = square / count_of(moments)
+        slope, fitted = torch.zeros_like(products), at_least(moments, least)
+        slope = torch.linalg.solve(fitted + prior.precision * max(variance, 1e-9), products)
+        left = float(square - 2 * slope @ products + slope @ fitted @ slope)
+        size = float(slope.norm())
+        error = noise * math.hypot(scale**2, math.sqrt(2) * size * scale, size**2)
+        # If all residuals are clipped they say nothing, so κ may be too large but not too small.
+        left = (max(left, 0.0) + 2 * error) / count_of(moments)
+        return slope, moments, noise, within(left, float(variance), family.largest)
+    return _log_linear(first.score * family.largest, moments, noise), moments, noise, 1.0
+
+
+def within(left: float, whole: float, largest: float) -> float:
+    """Return a residual variance clamped between a public minimum and the target's variance."""
+    least = (_SMALLEST * largest / 10) ** 2
+    return min(max(left, least), max(whole, least))
+
+
+class Joined(NamedTuple):
+    """Which columns later rounds have. Public, as it follows from the first round.
+
+    Attributes:
+        used: columns that later rounds have, (k,).
+        pooled: levels that have one coefficient together, that of the first of them, (k,).
+        aside: levels whose records have no part in later rounds, (k,).
+        place: the map from the m coefficients to all, (k, m).
+    """
+
+    used: Tensor
+    pooled: Tensor
+    aside: Tensor
+    place: Tensor
+
+    @property
+    def estimated_columns(self) -> Tensor:
+        """Columns whose coefficients the later rounds estimate, (k,)."""
+        return self.used | self.pooled
+
+
+def join_levels(first: Round, levels: Tensor | None) -> Joined:
+    """Return which columns have coefficients after the first round, and how the others count.
+
+    Levels of a category that few records have get one coefficient together, if together they are
+    enough. Otherwise their records are set aside: counted to another level they would move its
+    coefficient, and weights that depend on features alone bias none. The coefficient of a level
+    that is left out is then the mean of its column's. A blank of a number counts as the number's
+    noisy mean: it is encoded as 0, which may be far from all numbers.
+
+    Args:
+        first: the first round.
+        levels: as for :func:`bdpvi.regression.score_release.measure`.
+    """
+    k = len(first.point)
+    place, none = torch.eye(k, dtype=torch.float64), torch.zeros(k, dtype=torch.bool)
+    if levels is None:
+        return Joined(~none, none, none, place)
+    least, counts = _EMPTY * first.curvature_noise, first.curvature.diagonal()
+    own = (levels == -1) | (counts >= least)
+    pooled, aside, used = none.clone(), none.clone(), own.clone()
+    means = first.curvature[:, -1] / count_of(first.curvature)
+    for group in levels[~own].unique().tolist():
+        out = ~own & (levels == group)
+        places = torch.nonzero(out).flatten()
+        place[out] = 0.0
+        of_levels = group >= 0 and int(levels[group]) == group
+        if of_levels and float(counts[out].sum()) >= least * math.sqrt(len(places)):
+            pooled |= out
+            used[places[0]] = True
+            place[out, places[0]] = 1.0
+        elif group >= 0:
+            aside |= out & of_levels
+            others = own & (levels == group)
+            others[group] |= not of_levels
+            place[out] = others * means / max(1 - float(means[out].sum()), 0.5)
+    return Joined(used, pooled, aside, place[:, used])
+
+
+def count_of(moments: Tensor) -> float:
+    """Return the noisy number of records, from the column of ones."""
+    return max(float(moments[-1, -1]), 1.0)
+
+
+def _unattenuated(newton: Tensor, moments: Tensor) -> float:
+    """Return the factor that corrects a Newton step from 0, for normal features (Stein's lemma).
+
+    The step is 4 E[p(1 − p)] β then, with a linear predictor of variance s²; s is the root.
+    """
+    step = math.sqrt(max(float(newton @ moments @ newton), 1e-12))
+    nodes = torch.linspace(-6, 6, 121, dtype=torch.float64)
+    density = (-nodes.square() / 2).exp()
+    density /= density.sum()
+
+    def excess(s: float) -> float:
+        p = torch.sigmoid(s * nodes)
+        return 4 * s * float((density * p * (1 - p)).sum()) - step
+
+    return 3.0 / step if excess(3.0) < 0 else root(excess, 1e-9, 3.0) / step
+
+
+def _log_linear(products: Tensor, moments: Tensor, noise: float) -> Tensor:
+    """Return a start for counts, as if features were normal: slopes S⁻¹(E xy/E y − E x)."""
+    n, k = count_of(moments), len(products)
+    mean_y = max(float(products[-1]) / n, 0.05)
+    mean = moments[:-1, -1] / n
+    spread = at_least(moments[:-1, :-1] / n - torch.outer(mean, mean), 0.1)
+    ridge = noise * math.sqrt(k) / n / 2 * torch.eye(k - 1, dtype=torch.float64)
+    slopes = torch.linalg.solve(spread + ridge, products[:-1] / n / mean_y - mean)
+    size = math.sqrt(float(slopes @ spread @ slopes))
+    slopes = slopes * min(1.0, 1.2 / max(size, 1e-9))
+    ones = math.log(mean_y) - float(slopes @ spread @ slopes) / 2 - float(mean @ slopes)
+    return torch.cat([slopes, slopes.new_tensor([ones])])
+
+
+def standardising(moments: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+    """Return M^-½ and M^½ of the second moments, with eigenvalues bounded below by their noise."""
+    n, k = count_of(moments), len(moments)
+    values, vectors = torch.linalg.eigh(moments / n)
+    values = values.clamp(min=max(2 * noise * math.sqrt(k) / n, _LEAST))
+    return (vectors / values.sqrt()) @ vectors.T, (vectors * values.sqrt()) @ vectors.T

@@ -83,7 +83,7 @@ class StatementLine:
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON types."""
         names = ("time", "what", "out", "charges", "pending")
-        return {name: getattr(self, name) for name in names} | {"alone": _json(self.alone)}
+        return {name: getattr(self, name) for name in names} | {"alone": to_json(self.alone)}
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,8 @@ class Statement:
     def limit(self) -> str:
         """The budget in words."""
         budget = self.book.budget
-        return f"ε = {budget.epsilon:g} at δ = {budget.delta:g}" if budget else "none"
+        raised = "".join(f"; raised on {one[:10]}" for one in self.book.raised)
+        return f"ε = {budget.epsilon:g} at δ = {budget.delta:g}{raised}" if budget else "none"
 
     def text(self) -> Iterable[str]:
         """Yield the lines of the account for a screen."""
@@ -175,7 +176,7 @@ class Statement:
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON types."""
         lines = [line.to_dict() for line in self.lines]
-        return {"works": lines, "total": _json(self.total), "guarantee": self.guarantee}
+        return {"works": lines, "total": to_json(self.total), "guarantee": self.guarantee}
 
 
 def in_words(bound: Bound | None) -> str:
@@ -208,13 +209,23 @@ def with_history(receipt: Receipt, ledger: Ledger) -> Receipt:
     return replace(receipt, source=source, together=together_of(ledger, receipt.bound.delta))
 
 
-def _json(bound: Bound | None) -> Any:
-    return None if bound is None else to_json(bound)
+def words_of_account(ledger: Ledger, given: bool = True) -> list[str]:
+    """Return what the owner of a table is told about its account.
 
-
-def same_people(ledger: Path) -> str:
-    """Return what the owner of a table is told about later data of the same people."""
-    return (
-        f"Its account is {ledger} (bdpvi account {ledger}). A file with other rows begins a new "
-        f"one: for later data of the same people, join this by --ledger {ledger}"
+    Args:
+        ledger: the account, in a file.
+        given: whether its budget was given, instead of being the first ε.
+    """
+    path, budget = ledger.path, ledger.budget
+    said = (
+        f"Its account is {path} (bdpvi account {path}). A file with other rows begins a new "
+        f"one: for later data of the same people, join this by --ledger {path}"
     )
+    if budget is None or (spent := ledger.worst_case(budget.delta)) is None:
+        return [said]
+    first = "" if given else ": the first ε, as none was given"
+    return [
+        said,
+        f"Spent: ε = {spent.epsilon:.3g} of {budget.epsilon:g}, the budget at δ = "
+        f"{budget.delta:g}{first}. `bdpvi account {path} --budget E` raises it",
+    ]

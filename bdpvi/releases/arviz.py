@@ -9,18 +9,22 @@ from typing import Any
 from pyro.infer import Predictive
 from torch import Tensor
 
-from bdpvi._ground import validate
-from bdpvi.datasets.named import features_of
-from bdpvi.models.contract import Model, with_features
+from bdpvi.models.contract import Model
 from bdpvi.models.predictions import check_exposures, within_bounds
 from bdpvi.releases.content import Published
 
 
-def to_inference_data(release: Published, x: Any = None) -> Any:
-    """Return the release's samples and receipt; see :meth:`Release.to_inference_data`."""
+def to_inference_data(release: Published, on: tuple[Model, Tensor] | None) -> Any:
+    """Return the release's samples and receipt; see :meth:`Release.to_inference_data`.
+
+    Args:
+        release: the release.
+        on: a model of features, and these, (N, d), if targets are drawn.
+    """
     groups = {"posterior": release.latents}
-    if x is not None:
-        model, features = _model_and_features(release, x)
+    if on is not None:
+        model, features = on
+        check_exposures(release.model, features)
         drawn = Predictive(model, release.latents)(features)
         clipped = {name: within_bounds(release.model, one) for name, one in drawn.items()}
         groups["posterior_predictive"] = clipped
@@ -44,19 +48,6 @@ def to_inference_data(release: Published, x: Any = None) -> Any:
     if arviz.__version__.startswith("0."):
         return arviz.InferenceData(**made)
     return xarray.DataTree.from_dict(made)
-
-
-def _model_and_features(release: Published, x: Any) -> tuple[Model, Tensor]:
-    """Return a model of features, and these, (N, d)."""
-    if release.guide is not None and (arguments := release.guide.arguments):
-        found = features_of(arguments, x, release.samples)
-        first = next(iter(found.values()))
-        return with_features(release.model, found), release.samples.new_zeros(len(first), 0)
-    width = len(release.feature_names)
-    if x.ndim != 2 or x.shape[1] != width:
-        raise ValueError(f"x must have shape (records, {width}), got {tuple(x.shape)}")
-    check_exposures(release.model, validate.finite("x", x))
-    return release.model, x.to(release.samples)
 
 
 def _flat(content: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:

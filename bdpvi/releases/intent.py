@@ -25,12 +25,13 @@ NAME, HEAD = "intent.json", "ledger.head"
 
 @dataclass(frozen=True, kw_only=True)
 class Intent:
-    """The intent of a work.
+    """The intent of a work in a secret folder.
 
     Attributes:
         format: format of the file.
         table, options, charge, ledger: see :func:`begin_work`.
         key: source of all keys; empty once the output is made.
+        file: its own file.
     """
 
     format: int = 2
@@ -39,42 +40,31 @@ class Intent:
     charge: Mapping[str, float]
     ledger: str
     key: bytes = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Begun:
-    """A work in a secret folder.
-
-    Attributes:
-        file: file with the intent.
-        intent: the intent.
-    """
-
-    file: Path
-    intent: Intent
+    file: Path = field(default=Path(), metadata={"kept": False})
 
     @property
     def secret(self) -> Key:
         """The source of all keys of the work; there is none once the output is made."""
-        return Key(self.intent.key)
+        return Key(self.key)
 
     @property
     def facts(self) -> str:
         """Digests of the table and of the options."""
-        return f"{self.intent.table} {self.intent.options}"
+        return f"{self.table} {self.options}"
 
     @property
     def output_file(self) -> Path:
         """The file of the output's bytes."""
         return output_of(self.file)
 
-    def abandon(self, ledger: Ledger) -> bool:
-        """Remove the files of a work that has charged nothing; return whether that was so."""
-        if not self.intent.key or any(entry.of == self.secret.work for entry in ledger.entries()):
-            return False
+    def charged(self, ledger: Ledger) -> bool:
+        """Return whether anything was charged for it."""
+        return not self.key or any(entry.of == self.secret.work for entry in ledger.entries())
+
+    def abandon(self) -> None:
+        """Remove the files of a work that has charged nothing."""
         for one in (self.file, self.file.with_name(HEAD)):
             one.unlink(missing_ok=True)
-        return True
 
     def output(self, make: Callable[[], bytes]) -> bytes:
         """Return the output: the stored bytes, or new ones.
@@ -83,8 +73,8 @@ class Begun:
         """
         if not self.output_file.exists():
             store.write(self.output_file, make())
-        if self.intent.key:
-            store.write(self.file, _content(replace(self.intent, key=b"")))
+        if self.key:
+            store.write(self.file, _content(replace(self, key=b"")))
         return self.output_file.read_bytes()
 
 
@@ -95,8 +85,7 @@ def begin_work(
     options: str,
     charge: Mapping[str, float],
     ledger: Path | None,
-    alone: bool = True,
-) -> Begun:
+) -> Intent:
     """Return the work of a secret folder, or begin one.
 
     An old secret is never used with another table or other options: the difference of two outputs
@@ -108,24 +97,22 @@ def begin_work(
         options: digest of everything that determines the output for a table.
         charge: ε and δ of the total, for the owner to read.
         ledger: the charged ledger, for the owner to find.
-        alone: whether the folder must be empty before.
 
     Raises:
         ValueError: if the folder was begun with another table or other options, or is used for
             something else.
     """
-    asked = Intent(
-        table=table, options=options, charge=charge, ledger=str(ledger), key=Key.fresh().secret
-    )
+    given = {"table": table, "options": options, "charge": charge, "ledger": str(ledger)}
+    asked = Intent(**given, key=Key.fresh().secret, file=file)  # type: ignore[arg-type]
     if not file.exists():
         others = [one.name for one in file.parent.iterdir() if not one.name.startswith(".")]
-        if alone and others:
+        if others:
             raise ValueError(
                 f"{file.parent} exists already and holds {others[0]}; choose another; nothing is "
                 "overwritten"
             )
         store.write(file, _content(asked))
-        return Begun(file, asked)
+        return asked
     kept = read(file)
     differing = {
         "format": "in another format",
@@ -138,7 +125,7 @@ def begin_work(
                 f"{file.parent} was begun {how}. Its charges stay, and new work is charged "
                 "separately: choose another folder for it"
             )
-    return Begun(file, kept)
+    return kept
 
 
 def output_of(file: Path) -> Path:
@@ -153,7 +140,7 @@ def read(file: Path) -> Intent:
         ValueError: if it holds no intent.
     """
     try:
-        return from_json(Intent, unsealed(store.read_json(file)))
+        return replace(from_json(Intent, unsealed(store.read_json(file))), file=file)
     except ValueError as error:
         raise ValueError(f"{file} cannot be used: {error}") from error
 

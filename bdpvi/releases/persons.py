@@ -5,11 +5,11 @@ It is said before a file is read, and never found out from its rows.
 
 from __future__ import annotations
 
-import os
 import warnings
 
 import pandas as pd
 
+from bdpvi._ground import store
 from bdpvi.datasets.looks import ReadingWarning
 from bdpvi.datasets.measuring import repeated_identifiers
 from bdpvi.privacy.book import ROW, Unsaid
@@ -50,17 +50,16 @@ person, or unit=bdpvi.tables.Unit() (--one-row-per-person) if everybody has one 
     if one_row_per_person and unit != ROW:
         raise ValueError(f"unit={unit!r} and one_row_per_person=True were both given; give one")
     header = [str(one).strip() for one in getattr(table, "header", getattr(table, "columns", ()))]
-    path = isinstance(table, str | os.PathLike)
-    named = unit == ROW and not isinstance(unit, Unsaid) and not one_row_per_person
-    if named and (path or unit in header):
+    path, alone = store.path_of(table), unit == ROW and not one_row_per_person
+    if alone and not isinstance(unit, Unsaid) and (path is not None or unit in header):
         raise ValueError(
             f"unit={unit!r} stands for single rows in a ledger: rename the column of persons, or "
             "leave unit out if there is none"
         )
-    if isinstance(table, str | os.PathLike) and unit == ROW and not one_row_per_person:
+    if alone and path is not None:
         more = "" if rows_per_unit == 1 else f"rows_per_unit={rows_per_unit} needs unit=; "
         raise ValueError(
-            f"unit: {more}the rows of {os.fspath(table)!r} may be of the same persons; give "
+            f"unit: {more}the rows of {path!r} may be of the same persons; give "
             "unit=bdpvi.tables.Unit(COLUMN, k) (--unit COLUMN --rows-per-unit k) to protect all "
             "rows of a person, or unit=bdpvi.tables.Unit() (--one-row-per-person) if everybody has "
             "one row"

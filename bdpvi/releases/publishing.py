@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bdpvi._ground import store
 from bdpvi._ground.validate import why
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.privacy.places import Places
 from bdpvi.releases import intent
-from bdpvi.releases.intent import Begun
+from bdpvi.releases.intent import Intent
 from bdpvi.releases.transaction import Transaction
 
 
 def secret_of(out: Path, secret: Path | None) -> Path:
     """Return the secret folder of a work: as given, otherwise beside its public folder."""
     return out.with_name(f"{out.name}.secret") if secret is None else secret
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """The resolved paths that a work reads and writes.
+
+    Attributes:
+        out: file or folder that may be shared.
+        secret: folder that may not be shared.
+        ledger: file of the table's ledger; None if there is none yet.
+    """
+
+    out: Path
+    secret: Path
+    ledger: Path | None
 
 
 def places(out: Path, secret: Path | None, ledger: Path | None, name: str = "") -> Places:
@@ -28,10 +46,55 @@ def places(out: Path, secret: Path | None, ledger: Path | None, name: str = "") 
         secret: its secret folder, if one is given.
         ledger: the ledger's file; None if there is none yet.
         name: the file in the public folder; "" if the folder is made as a whole.
+
+    Raises:
+        ValueError: if one is a broken link, what it shares exists but is not this work's, something
+            secret would lie in the public folder, or others can read the secret folder.
+
+    >>> places(Path("out"), Path("out/secret"), None)
+    Traceback (most recent call last):
+        ...
+    ValueError: secret='out/secret' lies in 'out', which is shared; choose another place
     """
     folder = secret_of(out, secret)
-    output = intent.output_of(folder / intent.NAME)
-    return Places.of(out=out / name, secret=folder, ledger=ledger, shared=out, output=output)
+    given = {"out": out / name, "secret": folder, "ledger": ledger}
+    found: dict[str, Any] = {n: path and resolve_link(n, path) for n, path in given.items()}
+    for one in (found["out"].parent, found["secret"]):
+        if one.is_dir():
+            store.remove_dead(one)
+    made = intent.output_of(folder / intent.NAME).exists()  # then it is compared
+    if not (made or store.nothing_at(found["out"])):
+        raise ValueError(
+            f"out={str(out / name)!r} exists already; choose another; nothing is overwritten"
+        )
+    public = resolve_link("out", out)
+    for secret_name in ("secret", "ledger"):
+        path = found[secret_name]
+        if path is not None and path.is_relative_to(public):
+            raise ValueError(
+                f"{secret_name}={str(given[secret_name])!r} lies in {str(out)!r}, which is "
+                "shared; choose another place"
+            )
+    if os.name == "posix" and found["secret"].is_dir():
+        mode = stat.S_IMODE(found["secret"].stat().st_mode)
+        if mode & 0o077:
+            raise ValueError(
+                f"secret={str(folder)!r} has mode {mode:04o}, so others can read it: chmod 700 "
+                "it, or choose another folder"
+            )
+    return Places(**found)
+
+
+def resolve_link(name: str, path: Path) -> Path:
+    """Return a resolved path.
+
+    Raises:
+        ValueError: if it is a broken or circular link.
+    """
+    for one in (path, *path.parents):
+        if one.is_symlink() and not one.exists():
+            raise ValueError(f"{name}={str(path)!r} is a link that leads nowhere")
+    return path.resolve()
 
 
 @contextmanager
@@ -45,7 +108,7 @@ def work_at(
     price: Mapping[str, float],
     ledger: Path,
     own: bool = False,
-) -> Iterator[tuple[Begun, Ledger]]:
+) -> Iterator[tuple[Intent, Ledger]]:
     """Hold the secret folder; yield its work for this table and these options, and its ledger.
 
     Any error reports what was charged and how to resume. If nothing was charged, nothing is left.
@@ -68,9 +131,9 @@ def work_at(
             people.remember(where.secret / intent.HEAD)
             yield work, people
         except BaseException as error:
-            charged = _is_charged(work, people)
+            charged = work.charged(people)
             if not charged and not own:
-                work.abandon(people)
+                work.abandon()
             told = _explain_error(error, work, people, where.secret, charged=charged)
             if told is error:
                 raise
@@ -78,7 +141,7 @@ def work_at(
 
 
 def transaction(
-    work: Begun, people: Ledger, what: str, out: Path, *, alone: bool = False
+    work: Intent, people: Ledger, what: str, out: Path, *, alone: bool = False
 ) -> Transaction:
     """Return the transaction of a work, which repeats what it has charged.
 
@@ -120,14 +183,8 @@ def same(path: Path, content: bytes) -> None:
         raise ValueError(f"{str(shown)!r} exists already; nothing is overwritten")
 
 
-def _is_charged(work: Begun, people: Ledger) -> bool:
-    if not work.intent.key:
-        return True
-    return any(entry.of == work.secret.work for entry in people.entries())
-
-
 def _explain_error(
-    error: BaseException, work: Begun, people: Ledger, folder: Path, *, charged: bool
+    error: BaseException, work: Intent, people: Ledger, folder: Path, *, charged: bool
 ) -> BaseException:
     """Return the error, with what was charged and how to go on."""
     words = "nothing was charged; the same command starts again"

@@ -36,8 +36,11 @@ def release_of(content: bytes, model: Model | None = None) -> Release:
         raise ValueError("samples must have shape (draws, d), and latents as many draws")
     if isinstance(model, Known):
         _check_shapes(model, latents, shared)
-    else:
-        samples, latents = _as_trained(model, samples, latents)
+    else:  # in the type of its networks, in which the draws were made
+        from bdpvi.models.parameters import typed  # late: it loads Pyro
+
+        samples = typed(samples, model)
+        latents = {name: typed(value, model) for name, value in latents.items()}
     _check_words(shared, getattr(model, "classes", 0))
     return Release(
         samples=samples,
@@ -50,15 +53,6 @@ def release_of(content: bytes, model: Model | None = None) -> Release:
         guide=shared.guide,
         parameters=parameters,
     )
-
-
-def _as_trained(
-    model: Model, samples: torch.Tensor, latents: Mapping[str, torch.Tensor]
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the draws in the type of the model's networks, in which they were made."""
-    from bdpvi.models.parameters import typed  # late: it loads Pyro
-
-    return typed(samples, model), {name: typed(value, model) for name, value in latents.items()}
 
 
 def _trained_model(model: Model, parameters: Mapping[str, torch.Tensor]) -> Model:
@@ -111,8 +105,8 @@ def _check_words(shared: Shared, classes: int) -> None:
     if not isinstance(target, Mapping):
         return
     for name in ("column", "positive", "negative"):
-        if not isinstance(target.get(name, ""), str):
-            raise ValueError(f"preprocessing.target.{name} must be text, got {target[name]!r:.80}")
+        given = target.get(name, "")
+        validate.text(f"preprocessing.target.{name}", given, lambda _: True, "be text")
     labels = target.get("classes", ())
     whole = isinstance(labels, Sequence) and all(isinstance(label, str) for label in labels)
     if not whole or (labels and len(labels) != classes):

@@ -123,12 +123,7 @@ class Release(Published):
                 "charged; bdpvi.release draws more from its fit"
             )
         latents = self.estimate.draws(draws)
-        return replace(
-            self,
-            samples=flat(latents),
-            latents=latents,
-            receipt=receipt,
-        )
+        return replace(self, samples=flat(latents), latents=latents, receipt=receipt)
 
     @on_host
     def predict_draws(self, x: object) -> Tensor:
@@ -144,25 +139,22 @@ class Release(Published):
             ValueError: if a value, which it names, is not numeric, has a wrong shape, is missing or
                 is unknown to the encoding.
         """
-        return predictive_means(*self._on(x))
+        model, features = self._on(x)
+        return predictive_means(model, self.latents, features)
 
-    def _on(self, x: Any) -> tuple[Model, Mapping[str, Tensor], Tensor]:
-        """Return the model, the latents and the features, for predictions."""
+    def _on(self, x: Any) -> tuple[Model, Tensor]:
+        """Return the model of features, and these, (N, d), for predictions."""
         if self.guide is None or not self.guide.arguments:
-            return self.model, self.latents, self._features(x)
+            return self.model, self._features(x)
         found = features_of(self.guide.arguments, x, self.samples)
         first = next(iter(found.values()))
-        return with_features(self.model, found), self.latents, self.samples.new_zeros(len(first), 0)
+        return with_features(self.model, found), self.samples.new_zeros(len(first), 0)
 
     def _features(self, x: Any) -> Tensor:
         """Return checked features of the samples' type, (N, d)."""
         if hasattr(x, "columns"):
-            encoding = self.encoding
-            x = (
-                _select_columns(x, self.feature_names)
-                if encoding is None
-                else _encoded(x, encoding)
-            )
+            known = self.encoding
+            x = _encoded(x, known) if known else _select_columns(x, self.feature_names)
         features = validate.numbers("x", x)
         if features.ndim != 2 or features.shape[1] != len(self.feature_names):
             raise ValueError(
@@ -194,7 +186,7 @@ class Release(Published):
         """
         from bdpvi.releases.arviz import to_inference_data
 
-        return to_inference_data(self, x)
+        return to_inference_data(self, None if x is None else self._on(x))
 
     @on_host
     def predict_mean(self, x: Any) -> Any:
@@ -267,7 +259,8 @@ class Release(Published):
         return _like(x, self._probabilities(x).argmax(1))
 
     def _probabilities(self, x: Any) -> Tensor:
-        return class_probabilities(*self._on(x)).mean(0)
+        model, features = self._on(x)
+        return class_probabilities(model, self.latents, features).mean(0)
 
 
 class Curves(NamedTuple):
@@ -312,14 +305,10 @@ def _encoded(frame: Any, encoding: Encoding) -> Tensor:
     return features
 
 
-def _in_parts(x: Any) -> bool:
-    return isinstance(x, Mapping | tuple) and len(x) > 0
-
-
 def _like(x: Any, values: Tensor) -> Any:
     """Return values for the records of ``x`` in a container like ``x``."""
-    one = next(iter(x.values() if isinstance(x, Mapping) else x)) if _in_parts(x) else x
-    if isinstance(one, Tensor):
+    parts = x.values() if isinstance(x, Mapping) else x if isinstance(x, tuple) else (x,)
+    if isinstance(next(iter(parts), x), Tensor):
         return values
     array = values.cpu().numpy()
     if not hasattr(x, "columns"):

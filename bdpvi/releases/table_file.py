@@ -224,7 +224,7 @@ class TableFile:
         Warns:
             PrivacyUtilityWarning: if an option names another ledger. For the owner.
         """
-        where = os.fspath(table) if isinstance(table, str | os.PathLike) else ""
+        where = store.path_of(table) or ""
         if not self.account or self.path is None:
             return beside(where) if given is None and where else given
         mine = self.path.parent / self.account
@@ -272,9 +272,10 @@ def place_of(table: object) -> Path | None:
     >>> place_of("data/visits/*.parquet").name, place_of("s3://visits/*.parquet")
     ('visits.table.json', None)
     """
-    if not isinstance(table, str | os.PathLike) or "://" in os.fspath(table):
+    given = store.path_of(table)
+    if given is None or "://" in given:
         return None
-    path = Path(without_pattern(os.fspath(table))).resolve()
+    path = Path(without_pattern(given)).resolve()
     return path.with_name(f"{path.name}{SUFFIX}")
 
 

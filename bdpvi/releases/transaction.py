@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -37,13 +37,6 @@ _USUAL = 1e-5
 """δ at which a charge is told without a budget."""
 
 
-class StoredLosses(Protocol):
-    """Secret losses of records, which are stored with the ledger before a charge."""
-
-    def keep(self, ledger: Ledger, name: str) -> None:
-        """Store them as those of the work ``name``; called under the ledger's lock."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan(Generic[S]):
     """A mechanism's settings and price, decided from public facts before any draw.
@@ -56,7 +49,8 @@ class Plan(Generic[S]):
         count: number of repetitions, each at this price.
         charge: the draws from a guide, if it draws from one.
         within: whether the mechanism has checked the budget itself, for another guarantee.
-        losses: each record's losses from the draws, to be stored with the charge.
+        keep: stores each record's losses from the draws with the ledger, before the charge and
+            under the ledger's lock, as those of the work that it is given.
         assumptions: assumptions of the guarantee.
     """
 
@@ -67,7 +61,7 @@ class Plan(Generic[S]):
     count: int = 1
     charge: Charge | None = None
     within: bool = False
-    losses: StoredLosses | None = None
+    keep: Callable[[Ledger, str], None] | None = None
     assumptions: tuple[Assumption, ...] = ()
 
 
@@ -203,8 +197,8 @@ class Transaction:
             if made is None:
                 if not plan.within:
                     ledger.check_budget(entry, plan.what)
-                if plan.losses is not None:
-                    plan.losses.keep(ledger, self.name)
+                if plan.keep is not None:
+                    plan.keep(ledger, self.name)
                 ledger.charge(entry)
             elif made != entry:
                 raise ValueError(

@@ -202,9 +202,7 @@ def columns_of(encoding: Mapping[str, Any], unknown: str) -> list[RowColumn]:
         ValueError: if there is a kind or a field that this version does not know.
         KeyError, TypeError: if an entry is missing or wrong.
     """
-    if encoding.get("terms"):
-        raise ValueError("it is a release of a formula; predict with bdpvi.load_release(path)")
-    known = {"columns", "source", "unknown", "origin", "besides", "purchases"}
+    known = {"columns", "source", "unknown", "origin", "besides", "purchases", "terms"}
     if more := sorted(encoding.keys() - known):
         raise ValueError(f"the encoding has {more[0]!r}: a later version made it")
     found: list[RowColumn] = []

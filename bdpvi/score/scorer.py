@@ -11,6 +11,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from .blocks import blocks_of
 from .columns import columns_of
 from .laws import LAWS, Floats, ScoreLaw
 
@@ -39,16 +40,16 @@ class Scorer:
         encoding, model = content["preprocessing"]["encoding"], content["model"]
         self.receipt: Mapping[str, Any] = content["receipt"]
         self._columns = columns_of(encoding, _chosen(unknown, encoding["unknown"]))
-        self._width = self._columns[-1].end
-        if len(content["feature_names"]) != self._width:
+        self._blocks = blocks_of(encoding.get("terms", ()), self._columns)
+        width = self._blocks[-1].end
+        if len(content["feature_names"]) != width:
             raise ValueError(
-                f"the encoding has {self._width} features, feature_names "
-                f"{len(content['feature_names'])}"
+                f"the encoding has {width} features, feature_names {len(content['feature_names'])}"
             )
         latents = {name: _numbers(name, one) for name, one in content["latents"].items()}
         if model.get("kind") not in LAWS:
             raise ValueError(f"the model is of the unknown kind {model['kind']!r}")
-        self._law: ScoreLaw = LAWS[model.get("kind")](model, latents, self._width)
+        self._law: ScoreLaw = LAWS[model.get("kind")](model, latents, width)
         target = content["preprocessing"].get("target") or {}
         self._labels: tuple[str, ...] = ()
         """Of the classes."""
@@ -125,20 +126,20 @@ class Scorer:
         """
         from .sql import select_of
 
-        return select_of(self._columns, self._law, self._labels, table, ids, dialect)
+        return select_of(self._blocks, self._columns, self._law, self._labels, table, ids, dialect)
 
     def _predicted(self, rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
         found: Counter[tuple[str, str]] = Counter()
         made: list[dict[str, Any]] = []
         for start in range(0, len(rows), _AT_ONCE):
             part = rows[start : start + _AT_ONCE]
-            x = np.zeros((len(part), self._width))
+            x = np.zeros((len(part), self._columns[-1].end))
             for at, row in enumerate(part):
                 try:
                     found.update(self._filled(x[at], row))
                 except ValueError as error:
                     raise ValueError(f"row {start + at}, from 0: {error}") from None
-            made += self._results(x)
+            made += self._results(np.hstack([one.values(x) for one in self._blocks]))
         with self._lock:
             self._counts.update(found)
         return made

@@ -130,7 +130,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _given_scaling(self, inputs: Inputs) -> Encoding | None:
         """Return the scaling of numbers if it is given, and need not be estimated privately."""
-        from bdpvi.tables import arrays
+        from bdpvi.tables import rows
 
         given = {name: getattr(self, name) for name in ("bounds", "scales")}
         given = {name: value for name, value in given.items() if value is not None}
@@ -139,10 +139,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             one, other = (f"{name}={value!r}" for name, value in [*given.items()][:2])
             raise ValueError(f"{one} and {other} were both given; give one")
         if self.bounds is not None:
-            return arrays.of_bounds(self.bounds, inputs.numbers)
+            return rows.of_bounds(self.bounds, inputs.numbers)
         if self.scales is not None:
-            return arrays.of_scales(self.scales, inputs.numbers)
-        return arrays.of_rows(inputs.values, inputs.numbers) if self.from_data else None
+            return rows.of_scales(self.scales, inputs.numbers)
+        return rows.of_rows(inputs.values, inputs.numbers) if self.from_data else None
 
     def _columns(self, inputs: Inputs, y: Floats) -> Inputs:
         """Return the columns whose constants are wanted: those of X, or with the target."""
@@ -188,7 +188,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _encoding(self, names: Sequence[str]) -> Encoding:
         """Return how columns with these names become features."""
-        from bdpvi.tables.arrays import of_scales
+        from bdpvi.tables.rows import of_scales
 
         result = self.encoding_ or of_scales((self.center_, self.scale_), names)
         assert result is not None

@@ -27,10 +27,10 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases.released import Release
 from bdpvi.releases.transaction import Transaction, trial_work
 from bdpvi.sklearn.inputs import Inputs
-from bdpvi.tables.arrays import Floats
 from bdpvi.tables.prepared import Prepared
-from bdpvi.tables.rehearsal import MANY, read
-from bdpvi.tables.setup import Remaining, Setup
+from bdpvi.tables.reading import MANY, try_file
+from bdpvi.tables.rows import Floats
+from bdpvi.tables.setup import Setup
 
 
 def fit(
@@ -59,7 +59,7 @@ def fit(
     with _work(estimator, people, inputs, y) as work:
         found, target = given, None
         if found is None:
-            left = Remaining.whole(asked.distance, work.ledger.rows_per_unit)
+            left = asked.whole(work.ledger.rows_per_unit)
             found, target = columns.estimate_constants(asked, work.perform, left)
             if caution := found.caution(estimator.epsilon):
                 warnings.warn(caution, PrivacyUtilityWarning, stacklevel=4)
@@ -90,7 +90,7 @@ def rehearse(
         twin.expected_rows = estimator.expected_rows or MANY
         rows = inputs.made_up()
         fit(twin, rows, np.resize(few, ROWS), people, few, **noted)
-        read(twin.release_, rows.features(twin._encoding([*rows.columns])))
+        try_file(twin.release_, rows.features(twin._encoding([*rows.columns])))
 
 
 @contextmanager

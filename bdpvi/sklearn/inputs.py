@@ -19,7 +19,7 @@ from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets import made_up
 from bdpvi.datasets.cells import Cells, Columns, read_columns
 from bdpvi.datasets.encoding import Encoding, with_text_names
-from bdpvi.datasets.estimates import CATEGORY, NUMBER, public_encoding
+from bdpvi.datasets.estimates import CATEGORY, NUMBER
 from bdpvi.datasets.given import REMEDY, warn_of_signs
 from bdpvi.datasets.objects import in_memory, rows_of
 from bdpvi.datasets.records import Held
@@ -27,10 +27,9 @@ from bdpvi.datasets.schema import Schema, declared_by
 from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import at_most
 from bdpvi.score.reading import NUMBERS
-from bdpvi.tables.arrays import Floats
 from bdpvi.tables.encoded import Perform, encode
 from bdpvi.tables.request import Public
-from bdpvi.tables.rows import Encoded, Rows
+from bdpvi.tables.rows import Encoded, Floats, Rows
 from bdpvi.tables.validation import purchase
 
 try:
@@ -47,8 +46,8 @@ except ImportError:  # scikit-learn 1.5
 
 
 if TYPE_CHECKING:
+    from bdpvi.releases.route import Allowance
     from bdpvi.tables.request import Request
-    from bdpvi.tables.setup import Remaining
 
 AS_NUMBER = ColumnType(kind="number")
 """The type of each column of an X that declares none."""
@@ -162,7 +161,7 @@ class Inputs:
             return len(self.columns)
         return purchase(asked, [*self.columns, asked.target]).fewest_features
 
-    def estimate_constants(self, asked: Request, perform: Perform, left: Remaining) -> Constants:
+    def estimate_constants(self, asked: Request, perform: Perform, left: Allowance) -> Constants:
         """Return all constants, those that are not public estimated privately."""
         rows = Rows(self.columns, np.zeros(len(self)))
         header = [*self.columns, asked.target]
@@ -197,7 +196,7 @@ class Inputs:
 def _public(asked: Request) -> Encoding:
     """Return the public constants, of all columns."""
     assert asked.constants is not None
-    return replace(public_encoding(asked.constants), terms=asked.terms)
+    return replace(asked.constants, unknown="other", terms=asked.terms)
 
 
 def warn_of_made(values: Floats) -> None:

@@ -180,7 +180,6 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     def _check(self, columns: Inputs, asked: Request, given: Encoded | None, rows: int) -> None:
         from bdpvi.datasets.estimates import SHARE
         from bdpvi.tables.encoded import promising
-        from bdpvi.tables.setup import Remaining
 
         if given is None and asked.bayesian:
             raise ValueError(
@@ -195,8 +194,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 "after the private preprocessing was charged; give expected_rows, their "
                 "approximate public number, or public bounds"
             )
-        left = Remaining.whole(asked.distance, rows)
-        promising(asked, columns.fewest_features(asked), 0.0 if given else SHARE, left)
+        share = 0.0 if given else SHARE
+        promising(asked, columns.fewest_features(asked), share, asked.whole(rows))
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the log-odds of the second class, (N,), from the probability averaged over draws.

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,6 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from bdpvi.sklearn.base import Floats, PrivateEstimator
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from bdpvi import Release
     from bdpvi.datasets import Encoding
     from bdpvi.models.kinds import OfNumbers
@@ -43,6 +45,44 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     draws: int = 1000
     prior_scale: float = 5.0
 
+    _least: ClassVar[float] = -math.inf
+    """The smallest target that the model can have."""
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None = None, **options: Any
+    ) -> Self:
+        """Fit and release.
+
+        Args:
+            X: features, (N, d), or a data frame, as in
+                :meth:`bdpvi.sklearn.PrivateLogisticRegression.fit`.
+            y: targets, (N,); counts are rounded to whole numbers. Records with a target that the
+                model cannot have, or any value that is not a finite number, are left out.
+            unit: the person of each row, (N,), as in
+                :meth:`bdpvi.sklearn.PrivateLogisticRegression.fit`.
+            options: none; ``sample_weight`` is refused, because no bound on one record would hold.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: naming the argument and its value.
+
+        Warns:
+            PrivacyUtilityWarning: if there are too few records; also how many records were left
+                out or rounded, for the owner only.
+            PrivacyLeakWarning: if a seed is given.
+        """
+        self._refuse(options)
+        people = self._people(unit)
+        rows, targets = self._read(X, y, unit)
+        self._fit(rows, self._targets(targets), people, _FEW)
+        return self
+
+    def _targets(self, y: Floats) -> Floats:
+        """Return the targets that are fitted."""
+        return y
+
     def _model(self, center: float, scale: float) -> OfNumbers:
         """Return the model for targets with this private centre and scale."""
         raise NotImplementedError
@@ -51,17 +91,15 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         """Return the model if public bounds on the target are given."""
         raise NotImplementedError
 
-    def _read(
-        self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None, least: float = -math.inf
-    ) -> tuple[Inputs, Floats]:
-        """Return the complete records with finite targets of at least ``least``."""
+    def _read(self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None) -> tuple[Inputs, Floats]:
+        """Return the complete records with finite targets that are not too small."""
         from bdpvi._ground.types import tell_owner
         from bdpvi.datasets.cells import read_cells
         from bdpvi.sklearn.inputs import AS_NUMBER, read
 
         inputs, given = read(self, X, y, unit)
         targets = read_cells(given, AS_NUMBER).numbers
-        good = inputs.complete & np.isfinite(targets) & (targets >= least)
+        good = inputs.complete & np.isfinite(targets) & (targets >= self._least)
         why = "a value is not a finite number, or a target is outside the range of the model"
         tell_owner(int((~good).sum()), "record", why, 4)
         return inputs.select(good), targets[good]
@@ -158,34 +196,6 @@ class PrivateLinearRegression(_PrivateRegressor):
 
     target_bounds: tuple[float, float] | None = None
 
-    def fit(
-        self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None = None, **options: Any
-    ) -> PrivateLinearRegression:
-        """Fit and release.
-
-        Args:
-            X: features, (N, d), or a data frame, as in
-                :meth:`bdpvi.sklearn.PrivateLogisticRegression.fit`.
-            y: targets, (N,). Records with any value that is not a finite number are left out.
-            unit: the person of each row, (N,), as in
-                :meth:`bdpvi.sklearn.PrivateLogisticRegression.fit`.
-            options: none; ``sample_weight`` is refused, because no bound on one record would hold.
-
-        Returns:
-            The estimator itself.
-
-        Raises:
-            ValueError: naming the argument and its value.
-
-        Warns:
-            PrivacyUtilityWarning: if there are too few records; also how many records were left
-                out, for the owner only.
-            PrivacyLeakWarning: if a seed is given.
-        """
-        self._refuse(options)
-        self._fit(*self._read(X, y, unit), self._people(unit), _FEW)
-        return self
-
     def _public_model(self) -> OfNumbers | None:
         if self.target_bounds is None:
             return None
@@ -242,43 +252,18 @@ class PrivatePoissonRegressor(_PrivateRegressor):
 
     largest: int | None = None
 
-    def fit(
-        self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None = None, **options: Any
-    ) -> PrivatePoissonRegressor:
-        """Fit and release.
+    _least: ClassVar[float] = 0.0
 
-        Args:
-            X: features, (N, d), or a data frame, as in
-                :meth:`bdpvi.sklearn.PrivateLogisticRegression.fit`.
-            y: counts, (N,), rounded to whole numbers. Records with a negative count, or any value
-                that is not a finite number, are left out.
-            unit: the person of each row, (N,), as in
-                :meth:`bdpvi.sklearn.PrivateLogisticRegression.fit`.
-            options: none; ``sample_weight`` is refused, because no bound on one record would hold.
-
-        Returns:
-            The estimator itself.
-
-        Raises:
-            ValueError: naming the argument and its value.
-
-        Warns:
-            PrivacyUtilityWarning: if there are too few records; also how many records were left out
-                or rounded, for the owner only.
-            PrivacyLeakWarning: if a seed is given.
-        """
-        self._refuse(options)
-        people = self._people(unit)
-        rows, targets = self._read(X, y, unit, least=0.0)
-        counts = np.rint(targets)
-        if odd := int((counts != targets).sum()):
+    def _targets(self, y: Floats) -> Floats:
+        """Return the counts, rounded to whole numbers; the owner is told how many were not."""
+        counts = np.rint(y)
+        if odd := int((counts != y).sum()):
             from bdpvi import PrivacyUtilityWarning
             from bdpvi._ground.outputs import several
 
             said = f"for the owner only: {several(odd, 'count')} of y not an integer, and rounded"
-            warnings.warn(said, PrivacyUtilityWarning, stacklevel=2)
-        self._fit(rows, counts, people, _FEW)
-        return self
+            warnings.warn(said, PrivacyUtilityWarning, stacklevel=3)
+        return np.asarray(counts)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return D², the share of deviance explained, like scikit-learn's ``PoissonRegressor``.

@@ -29,19 +29,8 @@ from bdpvi.synthesis.margins import (
 Pair = tuple[int, int]
 
 
-@dataclass(frozen=True, eq=False)
-class Node:
-    """One column of the network.
-
-    Attributes:
-        column: its index.
-        parents: indices of the columns on which it is conditioned.
-        table: joint probabilities, the parents' axes first.
-    """
-
-    column: int
-    parents: Group
-    table: Floats
+Clique = tuple[Group, Floats]
+"""Indices of the columns on which one is conditioned, and its own last; their probabilities."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,22 +38,21 @@ class Network:
     """A distribution of rows of codes.
 
     Attributes:
-        nodes: the nodes, in the order of drawing.
+        nodes: the columns, each with its parents, in the order of drawing.
         within: for every column, the probabilities of codes in each bin, (bins, codes).
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[Clique, ...]
     within: tuple[Floats, ...]
 
     def sample(self, rows: int, random: np.random.Generator) -> Codes:
         """Return codes of independent rows, (rows, d)."""
         bins = np.zeros((rows, len(self.nodes)), dtype=np.int64)
-        for node in self.nodes:
-            table = node.table.reshape(-1, node.table.shape[-1])
+        for (*parents, column), table in self.nodes:
             given = np.zeros(rows, dtype=np.int64)
-            for axis, parent in enumerate(node.parents):
-                given = given * node.table.shape[axis] + bins[:, parent]
-            bins[:, node.column] = draw_categories(table, given, random)
+            for axis, parent in enumerate(parents):
+                given = given * table.shape[axis] + bins[:, parent]
+            bins[:, column] = draw_categories(table.reshape(-1, table.shape[-1]), given, random)
         codes = [draw_categories(one, bins[:, at], random) for at, one in enumerate(self.within)]
         return np.stack(codes, axis=1)
 
@@ -145,30 +133,27 @@ def network(
     first: Group = () if target is None else (target,)
     rest = [at for at in range(len(single)) if at != target]
     heavy = weights(noisy, single, tables, target)
-    nodes = [] if target is None else [Node(target, (), single[target])]
-    cliques: list[tuple[Group, Floats]] = []
-    best: dict[int, tuple[float, Group, int]] = {}
+    nodes: list[Clique] = [] if target is None else [(first, single[target])]
+    best: dict[int, tuple[float, Group, Clique]] = {}
     here = max(rest, key=lambda a: max(heavy.get((a, b), 0.0) for b in rest), default=None)
     while here is not None:
-        if not cliques:
+        if here not in best:  # the first
             known, joint = first, single[target] if target is not None else np.ones(())
         else:
-            _, chosen, where = best.pop(here)
-            whole, table = cliques[where]
+            _, chosen, (whole, table) = best.pop(here)
             known = first + chosen
             joint = table.sum(tuple(i for i, one in enumerate(whole) if one not in known))
             order = [one for one in whole if one in known]
             joint = joint.transpose([order.index(one) for one in known]) if known else joint
         made = _joined(here, known, joint, single[here], tables)
-        nodes.append(Node(here, known, made))
-        cliques.append(((*known, here), made))
+        nodes.append(((*known, here), made))
         rest.remove(here)
         for column in rest:
-            found = _parents(column, cliques[-1], single, heavy, first, parents, cells)
+            found = _parents(column, nodes[-1][0], single, heavy, first, parents, cells)
             if column not in best or found[0] > best[column][0] + 1e-12:
-                best[column] = (*found, len(cliques) - 1)
+                best[column] = (*found, nodes[-1])
         here = max(rest, key=lambda one: best[one][0], default=None)
-    within = tuple(_within(noisy, at, share) for at, share in enumerate(shares))
+    within = tuple(within_bins(noisy, at, share) for at, share in enumerate(shares))
     return Network(tuple(nodes), within)
 
 
@@ -206,7 +191,7 @@ def weights(
 
 def _parents(
     column: int,
-    clique: tuple[Group, Floats],
+    clique: Group,
     single: Sequence[Floats],
     heavy: Mapping[Pair, float],
     first: Group,
@@ -214,7 +199,7 @@ def _parents(
     cells: int,
 ) -> tuple[float, Group]:
     """Return the parents of a column with the largest weight in one clique, and that weight."""
-    among = [one for one in clique[0] if one not in first and heavy.get((column, one), 0.0) > 0]
+    among = [one for one in clique if one not in first and heavy.get((column, one), 0.0) > 0]
     best: tuple[float, Group] = (0.0, ())
     for number in range(1, min(parents, len(among)) + 1):
         for some in itertools.combinations(among, number):
@@ -246,7 +231,7 @@ def _pair(tables: Mapping[Group, Floats], a: int, b: int) -> Floats:
     return tables[a, b] if a < b else tables[b, a].T
 
 
-def _within(noisy: NoisyCounts, at: int, shares: Floats) -> Floats:
+def within_bins(noisy: NoisyCounts, at: int, shares: Floats) -> Floats:
     """Return the probabilities of codes in each bin, from noisy counts where these exceed noise.
 
     Blanks and unknown values without their own bin are not drawn.

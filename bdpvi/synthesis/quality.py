@@ -120,7 +120,7 @@ def _columns(
     schema, sizes = released.schema, [len(scale.labels) for scale in scales]
     names = list(schema.columns)
     _, unfit = schema.encode(with_text_names(train)[names])
-    parents = {node.column: node.parents for node in released.network.nodes}
+    parents = {columns[-1]: columns[:-1] for columns, _ in released.network.nodes}
     found = []
     for at, (name, column) in enumerate(schema.columns.items()):
         p, q = (measures.shares(one, (at,), sizes) for one in (real, synthetic))

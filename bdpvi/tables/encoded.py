@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -27,14 +28,13 @@ from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
 from bdpvi.privacy.left import HIGHEST
-from bdpvi.releases import route
+from bdpvi.releases.route import Allowance
 from bdpvi.releases.row_counts import FEWEST, MOST
 from bdpvi.releases.transaction import Before, Mechanism, Plan, seal
-from bdpvi.tables.inference import Intervals
 from bdpvi.tables.looks import Price
 from bdpvi.tables.request import Request
 from bdpvi.tables.rows import PERSON, Encoded, Rows
-from bdpvi.tables.setup import Remaining, setup
+from bdpvi.tables.setup import Intervals, setup
 from bdpvi.tables.validation import check as check_request
 from bdpvi.tables.validation import purchase as purchase_of
 
@@ -47,6 +47,7 @@ Perform = Callable[[Mechanism[Any, Any]], Any]
 """Plans, charges and draws, as :meth:`bdpvi.releases.transaction.Transaction.perform` does."""
 WITHOUT = "a target, an event or an exposure is blank or outside the range of the model"
 """Why a row is not used."""
+_COLUMNS: Callable[[Rows], Columns] = attrgetter("columns")
 
 
 def rows_of(frame: pd.DataFrame, asked: Request) -> Rows:
@@ -73,11 +74,6 @@ def usable(frame: pd.DataFrame, asked: Request) -> tuple[Rows, int]:
         frame, y = frame[kept], y[kept]
     persons = frame.index.to_numpy() if frame.index.name == PERSON else None
     return Rows(LazyColumns(frame, types, asked.target), y, persons), int((~kept).sum())
-
-
-def columns_of(rows: Rows) -> Columns:
-    """Return the cells of rows."""
-    return rows.columns
 
 
 def encoded_of(rows: Rows, encoding: Encoding) -> tuple[Tensor, Tensor]:
@@ -133,7 +129,7 @@ class CountCells:
 
     def draw(self, plan: Plan[None], key: Key) -> tuple[float, estimates.Purchase]:
         """Count."""
-        cells = self.rows.map(columns_of)
+        cells = self.rows.map(_COLUMNS)
         return estimates.count(cells, self.purchase, distance=self.distance, key=key)
 
 
@@ -176,7 +172,7 @@ class EstimateConstants:
         """Estimate."""
         charged = digest_of(seal(key))
         return estimates.estimate(
-            self.rows.map(columns_of),
+            self.rows.map(_COLUMNS),
             self.purchase,
             **self.price,
             key=key,
@@ -191,7 +187,7 @@ def encode(
     asked: Request,
     perform: Perform,
     *,
-    left: Remaining | None = None,
+    left: Allowance | None = None,
     feasible: bool = True,
 ) -> Encoded:
     """Return the preprocessing of a table, public or private.
@@ -210,10 +206,10 @@ def encode(
     purchase = purchase_of(asked, header)
     if purchase.empty:
         assert asked.constants is not None
-        public = estimates.public_encoding(asked.constants)
-        return Encoded(replace(public, terms=asked.terms))
-    left = left or Remaining(asked.distance)
-    mine = left.distance * math.sqrt(estimates.SHARE)
+        return Encoded(replace(asked.constants, unknown="other", terms=asked.terms))
+    left = left or asked.whole()
+    row = asked.row_distance(left)
+    mine = row * math.sqrt(estimates.SHARE)
     distance = mine * math.sqrt(estimates.COUNTS)
     if feasible:
         check(asked, purchase, left)
@@ -226,7 +222,7 @@ def encode(
     wanted = first
     if asked.public.hashed is None:
         wanted = estimates.hashed_if_few(wanted, records, **price)
-    need = first.need(left.distance)
+    need = first.need(row)
     if feasible:
         rounding = estimates.count_rounding(purchase, distance)
         spent = gaussian_guarantee(distance**2, asked.delta, rounding)
@@ -243,7 +239,7 @@ def _plan(*events: Event) -> Plan[None]:
     return Plan(kind="constants", what=what, events=events, settings=None)
 
 
-def check(asked: Request, purchase: estimates.Purchase, left: Remaining) -> None:
+def check(asked: Request, purchase: estimates.Purchase, left: Allowance) -> None:
     """Refuse a declared number of records that is too small, before any charge.
 
     Args:
@@ -259,7 +255,7 @@ def check(asked: Request, purchase: estimates.Purchase, left: Remaining) -> None
             estimates.CATEGORY if k == estimates.UNDECLARED else k for k in purchase.kinds
         )
         least = replace(purchase, kinds=kinds, hashed=asked.public.hashed is not False)
-        need = 0 if purchase.empty else least.need(left.distance)
+        need = 0 if purchase.empty else least.need(asked.row_distance(left))
         _refuse_few(asked, purchase, asked.public.rows, need, left, "Nothing was spent")
 
 
@@ -281,10 +277,10 @@ def price_of(
         header, public = without_unit(header, asked.person), public.of_unit(asked.person)[1]
     asked = replace(asked, public=public).with_terms(header)
     check_request(asked)
-    purchase, left = purchase_of(asked, header), Remaining.whole(asked.distance, rows)
+    purchase, left = purchase_of(asked, header), asked.whole(rows)
     free = purchase.empty or asked.public.from_data
     check(asked, purchase, left)
-    need = 0 if free else purchase.need(left.distance)
+    need = 0 if free else purchase.need(asked.row_distance(left))
     columns = {} if free else purchase.estimated_kinds
     price = Price(asked.epsilon, columns, need, round(estimates.TOO_FEW * need))
     return price, asked, [*header]
@@ -294,7 +290,7 @@ def promising(
     asked: Request,
     features: int,
     share: float,
-    left: Remaining | None = None,
+    left: Allowance | None = None,
     columns: int | None = None,
 ) -> None:
     """Refuse intervals if the declared number of records is too small.
@@ -309,13 +305,13 @@ def promising(
     Raises:
         TooFewRecordsError: if records are too few; it says what would suffice.
     """
-    settings, left = setup(asked), left or Remaining(asked.distance)
+    settings, left = setup(asked), left or asked.whole()
     if isinstance(settings.route, Intervals):
         delta = (1 - estimates.NAMES if share else 1) * asked.delta
         spent = 0.0
         if share:
-            spent = asked.distance**2 - (1 - share) * (left.rows * left.distance) ** 2
-        rest = route.Allowance(asked.epsilon, delta, spent, left.budget, left.rows)
+            spent = asked.distance**2 - (1 - share) * (left.rows * asked.row_distance(left)) ** 2
+        rest = Allowance(asked.epsilon, delta, spent, left.budget, left.rows)
         settings.route.of_columns(columns).plan(settings.model, features, rest)
 
 
@@ -324,7 +320,7 @@ def _refuse_few(
     purchase: estimates.Purchase,
     records: float,
     need: int,
-    left: Remaining,
+    left: Allowance,
     spent: str,
 ) -> None:
     """Raise TooFewRecordsError if preprocessing or intervals need more records."""
@@ -338,10 +334,11 @@ def _refuse_few(
         "public bounds and categories for these columns, which cost nothing (constants=, "
         "--constants FILE)"
     ]
-    most = (max(records, 0.0) * left.distance / estimates.NEED) ** 2
+    row = asked.row_distance(left)
+    most = (max(records, 0.0) * row / estimates.NEED) ** 2
     if columns := estimates.numbers_of(most):
         ways.append(f"at most {several(columns, 'numeric column')} (drop=, --drop COLUMN)")
-    variance = (1.1 * need * left.distance / max(records, 1.0)) ** 2
+    variance = (1.1 * need * row / max(records, 1.0)) ** 2
     epsilon = math.inf
     if variance < largest_variance(HIGHEST, asked.delta):
         epsilon = gaussian_epsilon(variance, (1 - estimates.NAMES) * asked.delta)

@@ -22,14 +22,13 @@ from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import Tally, numbers_in, seems, sign_options
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.stored import files_of
-from bdpvi.datasets.table import ODD, Table, in_blocks
+from bdpvi.datasets.table import ODD, Table, in_blocks, is_path
 from bdpvi.datasets.types import ColumnType
 from bdpvi.releases.row_counts import FEWEST, MOST
 from bdpvi.score.reading import BOOLEAN, NUMBERS, UNUSED
 from bdpvi.tables.encoded import check, price_of
 from bdpvi.tables.looks import Finding, Price, TableLook, TargetLook
 from bdpvi.tables.request import Machine, Public, Request
-from bdpvi.tables.setup import Remaining
 from bdpvi.tables.sheet import FEW, Column, Totals, persons_of, totals
 from bdpvi.tables.validation import purchase
 
@@ -89,7 +88,7 @@ def look(
         public=public if public.types else replace(public, types=rows.schema),
         unit=Unit(unit) if isinstance(unit, str) else unit,
     )
-    alone = isinstance(table, str | os.PathLike) and not in_blocks(table)
+    alone = is_path(table) and not in_blocks(table)
     if machine.executor is None and alone:
         found = look_at_frame(rows.frame(text=True, least=0), asked, written)
     else:
@@ -101,7 +100,7 @@ def look(
 
 def seeming(table: Any, file: FileFormat) -> FileFormat:
     """Return the format that a table, or its first file, seems to have."""
-    if not isinstance(table, str | os.PathLike) or "://" in os.fspath(table):
+    if not is_path(table) or "://" in os.fspath(table):
         return file
     return seems(files_of(os.fspath(table))[0], file)
 
@@ -341,9 +340,9 @@ def _target(one: Column, asked: Request, file: FileFormat) -> tuple[TargetLook, 
     counts = dict(sorted(one.labels.items(), key=lambda pair: -pair[1]))
     if asked.positive in (None, ""):
         shown = TargetLook(name, "", counts)
-        if asked.positive is None or (one.look.numbers and len(counts) > FEW):
+        if asked.positive is None:
             return shown, []
-        return shown, [Finding(f"{shown}. None of them counts as 1 yet", "--positive VALUE")]
+        return shown, [Finding(f"{shown}. None of them counts as 1 yet", _model_for(one, counts))]
     positive = read_cell(asked.positive, one.type)[1]
     shown = TargetLook(name, positive, counts)
     found = _unread(one, file) if one.look.unread else iter(())
@@ -363,6 +362,18 @@ def _target(one: Column, asked: Request, file: FileFormat) -> tuple[TargetLook, 
             option = ""
         return shown, [*found, Finding(f"{shown}. All of these count as 0; if so", option)]
     return shown, list(found)
+
+
+def _model_for(one: Column, counts: Mapping[str, int]) -> str:
+    """Return the options for a target of these values that none has been given for."""
+    if len(counts) <= 2:
+        return "--positive VALUE"
+    if one.look.numbers > (1 - _MIXED) * one.look.filled:
+        whole = all(label.isdecimal() for label in counts)
+        return "--model poisson --largest N" if whole else "--model linear --target-bounds LOW HIGH"
+    classes = " ".join(f"--classes {shlex.quote(label)}" for label in counts)
+    named = f", or --model multinomial {classes}" if len(counts) <= FEW else ""
+    return f"--positive VALUE{named}"
 
 
 def _alike(label: str, positive: str) -> bool:
@@ -389,8 +400,7 @@ def _price(
     )
     known = replace(asked, public=public)
     try:
-        left = Remaining.whole(known.distance, asked.rows_of_person)
-        check(known, purchase(known, used), left)
+        check(known, purchase(known, used), known.whole(asked.rows_of_person))
     except TooFewRecordsError as error:
         words = str(error).partition(" Nothing was fitted")[0].rstrip(".")
         return price, [Finding(words, costly=True)]

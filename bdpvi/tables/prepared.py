@@ -1,7 +1,7 @@
-"""Rows and a mechanism whose noise is part of the fit: each release solves from the rows again.
+"""Charged and released in one go: data and an ε in, a release out, and no secret fit between.
 
-There is no posterior to draw from. A release's cost follows from the settings only, and is charged
-before any draw.
+The noise of a mechanism is part of the fit, so each release solves from the rows again. Its cost
+follows from the settings only, and is charged before any draw.
 """
 
 from __future__ import annotations
@@ -12,18 +12,31 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from bdpvi._ground import validate
+from bdpvi._ground import log, validate
 from bdpvi._ground.host import HOST, on_host
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.accounting.accountant import cost_of
+from bdpvi.bayesian.fit import fit
+from bdpvi.bayesian.guarantees import Guarantee, WorstCaseDP
 from bdpvi.bayesian.inference.guide import check_unused
-from bdpvi.datasets.dataset import Data, Dataset, in_arrays
-from bdpvi.models.contract import Model, fitting
+from bdpvi.bayesian.releases import release
+from bdpvi.datasets.dataset import BlockData, Data, Dataset, in_arrays
+from bdpvi.datasets.items import by_index, pair
+from bdpvi.datasets.named import by_argument, has_arguments
+from bdpvi.guides import Laplace
+from bdpvi.models.contract import Model
+from bdpvi.models.linear import BayesianLinearRegression
+from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.assumptions import sentences
 from bdpvi.privacy.cost import Cost
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.programs.dpvi import DPVI
+from bdpvi.programs.training import SuitedDPVI
+from bdpvi.regression.noisy_scores import NoisyScores
+from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.releases import basis
 from bdpvi.releases.account import with_history
 from bdpvi.releases.mechanisms import CountRows, Solve
@@ -68,10 +81,7 @@ class Prepared:
             ValueError: if model, data or guide do not suit the route; nothing is charged. This does
                 not depend on records: invalid ones are left out.
         """
-        if isinstance(data, Dataset):
-            data = fitting(model, data)
-        else:
-            data = data.taking(getattr(model, "takes", None))
+        data = data.taking(getattr(model, "takes", None))
         model = getattr(model, "plain", model)
         check_unused(guide)
         shown = in_arrays(data)
@@ -183,3 +193,134 @@ class Prepared:
             parameters=output.parameters,
             secret=total,
         )
+
+
+@log.step("private fit")
+@on_host
+def fit_private(
+    model: Model,
+    data: Dataset | BlockData | tuple[object, object] | Any,
+    *,
+    epsilon: float,
+    delta: float = 1e-5,
+    route: Route[Any] | None = None,
+    guide: object = None,
+    guarantee: Guarantee | None = None,
+    ledger: Ledger | None = None,
+) -> Release:
+    """Charge, fit with noise, and release: in one go, as there is no secret fit to draw from.
+
+    The guarantee is worst-case, to add or remove one record, unless another is asked for: then the
+    release is a draw from the posterior, as of :func:`bdpvi.fit` and :func:`bdpvi.release`, and the
+    fit is forgotten.
+
+    Args:
+        model: what is fitted; all its hyper-parameters are public. Routes bound what a record does
+            on their own, so logistic regression has no weights of records here, unless it is for a
+            Bayesian guarantee.
+        data: the records, encoded with public or private preprocessing; or a pair (x, y) of which
+            :meth:`Dataset.of` makes them. One that the model cannot have, such as a label that is
+            no class, is left out, and the owner is told how many. They need not fit in memory:
+            :func:`bdpvi.datasets.from_blocks` returns records in blocks, and a torch ``Dataset``,
+            or any other sequence of pairs of features (d,) and a target, is read by index. A model
+            of several arguments, handed to :class:`bdpvi.DPVI`, gets a tuple of tensors or arrays
+            by position, or a mapping or a frame by name; a torch ``Dataset`` may hold these, too.
+            Those that are None by default are its targets; predictions take the others.
+        epsilon: ε that everything spent on the table may reach, this included.
+        delta: δ.
+        route: how, such as :class:`ObjectivePerturbation`; None takes the best that the model has.
+        guide: for routes that need one; by default of a draw :class:`bdpvi.guides.Laplace`. Its
+            starting values, as by ``init_loc_fn``, count as public.
+        guarantee: :class:`~bdpvi.bayesian.guarantees.BayesianDP` for a draw whose ε is certified,
+            by :class:`bdpvi.guides.Laplace` of :class:`BayesianLogisticRegression`.
+        ledger: what is charged; by default the one that came with ``data``.
+
+    Returns:
+        The release, with its receipt; :func:`bdpvi.save_release` writes it.
+
+    Raises:
+        BudgetExceededError: if the ledger's budget does not suffice; nothing is charged or drawn.
+        ValueError: if the route is not for this model, a route was given for a guarantee that is
+            not worst-case, or what was spent before leaves nothing of ``epsilon``; nothing is
+            charged or drawn.
+
+    >>> from bdpvi import datasets
+    >>> data = datasets.load_breast_cancer().train
+    >>> model = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
+    >>> release = fit_private(model, data, epsilon=1.0, route=ObjectivePerturbation(rows=500))
+    >>> print(release.receipt)  # the loader standardised by means of the table
+    worst-case DP ε = 1 (target) at δ = 1e-05, to add or remove one record, conditional on \
+preprocessing bounds read from this table
+    >>> release.predict_proba(data.x[:2]).shape
+    torch.Size([2, 2])
+    """
+    validate.epsilon(epsilon)
+    validate.probability("delta", delta)
+    if isinstance(guarantee, WorstCaseDP) and guarantee.epsilon is not None:
+        raise ValueError(
+            f"guarantee={guarantee!r} is for bdpvi.release of a fit; route=PosteriorDraws() gives "
+            "draws behind a gate here"
+        )
+    data = _records(model, data, route, guarantee)
+    if guarantee is not None and not isinstance(guarantee, WorstCaseDP):
+        if route is not None:
+            raise ValueError(
+                f"route={type(route).__name__} has a worst-case guarantee, not {guarantee.name}; "
+                "leave route or guarantee out"
+            )
+        if data.items is not None:
+            raise ValueError(
+                f"data={type(data.items.source).__name__} is read by index, and a guarantee that "
+                "is not worst-case needs tensors, or records of from_blocks"
+            )
+        guide = Laplace(model) if guide is None else guide
+        fitted = fit(model, guide, data, ledger=ledger, progress=False)
+        return release(fitted, epsilon=epsilon, delta=delta, guarantee=guarantee)
+    route = _usual(model) if route is None else route
+    prepared = Prepared.of(model, data, route, guide=guide, ledger=ledger)
+    found, work = prepared.route, None
+    if isinstance(found, SuitedDPVI) and found.checkpoint is not None:
+        if prepared.ledger.path is None:
+            raise ValueError(
+                f"checkpoint={str(found.checkpoint)!r} needs a ledger in a file, which outlives "
+                "this process as well: ledger=bdpvi.Ledger.at(path)"
+            )
+        prepared.rehearse()
+        secret = found.secret(prepared.model, data, epsilon, delta)
+        work = Transaction(prepared.ledger, secret, kept=True, what=prepared.what)
+    return prepared.release(epsilon=epsilon, delta=delta, work=work)
+
+
+def _records(
+    model: Model, data: Any, route: Route[Any] | None, guarantee: Guarantee | None
+) -> Data:
+    """Return the records that were given in any form."""
+    if isinstance(data, Dataset | BlockData):
+        return data
+    if has_arguments(data):
+        others = {
+            "guarantee": None if isinstance(guarantee, WorstCaseDP) else guarantee,
+            "route": None if isinstance(route, DPVI | SuitedDPVI) else route,
+            "model": model if hasattr(model, "check") else None,
+        }
+        for name, one in others.items():
+            if one is not None:
+                raise ValueError(
+                    f"{name}={type(one).__name__} needs a pair (x, y), and data has a tensor for "
+                    "each argument, which DPVI takes for a model of your own"
+                )
+        return by_argument(model, data)
+    if by_index(data):
+        return BlockData.of_items(data)
+    x, y = pair(data)
+    both = isinstance(x, Tensor) and isinstance(y, Tensor)
+    return Dataset(x, y) if both else Dataset.of(x, y)
+
+
+def _usual(model: Model) -> Route[Any]:
+    """Return the best route that a model has."""
+    if isinstance(model, BayesianLogisticRegression):
+        return ObjectivePerturbation()
+    if isinstance(model, BayesianLinearRegression):
+        return NoisyScores()
+    return DPVI()

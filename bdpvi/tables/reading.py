@@ -1,32 +1,44 @@
-"""A work's table read and checked, by header and options alone, before anything is charged."""
+"""A work's table read, checked and rehearsed, by header and options alone, before any charge.
+
+In a rehearsal made-up rows go all the way. What follows the charge is the same for any records but
+for their noisy sums, so what could refuse a release then refuses it here.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bdpvi._ground.host import device_of
+from bdpvi._ground.host import HOST, device_of
 from bdpvi._ground.types import Budget, Unit
 from bdpvi.bayesian.guarantees import BayesianDP
+from bdpvi.datasets import made_up
 from bdpvi.datasets.dataset import Dataset, People
 from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.estimates import CATEGORY, NUMBER
 from bdpvi.datasets.identity import Identity
 from bdpvi.datasets.looks import misread, tell_of_misread
+from bdpvi.datasets.made_up import ROWS
 from bdpvi.datasets.objects import in_memory
-from bdpvi.datasets.table import Table, in_blocks
+from bdpvi.datasets.stored import without_pattern
+from bdpvi.datasets.table import Table, in_blocks, is_path
 from bdpvi.datasets.tables import read_file
 from bdpvi.datasets.units import RowLimit, at_most, persons_of, without_unit
 from bdpvi.privacy.accounts import account, account_in_use, in_use
 from bdpvi.privacy.book import ROW, check_terms
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import persons, publishing
+from bdpvi.releases.received import release_of
+from bdpvi.releases.released import Release
+from bdpvi.releases.shared_file import release_bytes
 from bdpvi.releases.table_file import TableFile
-from bdpvi.tables import encoded, spread
-from bdpvi.tables.rehearsal import rehearse
+from bdpvi.releases.transaction import trial_work
+from bdpvi.tables import encoded
 from bdpvi.tables.request import Machine, Request
 from bdpvi.tables.rows import PERSON
 from bdpvi.tables.validation import check, purchase
@@ -37,6 +49,8 @@ if TYPE_CHECKING:
 
 MODEL = "release.json"
 """The file in the public folder."""
+MANY = 1e7
+"""The number of rows unless one is declared."""
 
 
 def work_of(
@@ -120,20 +134,20 @@ def _read(work: Work, table: Any, keyed: bool) -> tuple[Work, Identity | bool]:
         table: they, or their place.
         keyed: whether that is wanted. Of a table in blocks the first pass finds it.
     """
-    asked, file, is_path = work.asked, work.file, isinstance(table, str | os.PathLike)
-    if in_blocks(table) or (is_path and work.machine.executor is not None):
+    asked, file = work.asked, work.file
+    if in_blocks(table) or (is_path(table) and work.machine.executor is not None):
         table = Table.of(table, file=file)
         types = asked.public.types or table.schema
         public = replace(asked.public, types=types).in_file(list(table.header), table.file)
-        asked = replace(asked, public=public, name=asked.name or spread.name_of(table))
-        spread.check(asked)
+        asked = replace(asked, public=public, name=asked.name or _name_of(table))
+        _check_blocks(asked)
         return _of_persons(replace(work, table=table, asked=asked, file=table.file)), keyed
     if work.machine.executor is not None:
         raise ValueError("executor: a table in memory needs no workers; leave it out")
     if isinstance(table, Dataset):
         made = replace(work, data=table, asked=_of_records(asked, table), people=table.people)
         return made, False
-    if is_path:
+    if is_path(table):
         raw, named = not asked.public.from_data, (work.people.unit, *asked.public.categorical)
         name = asked.name or Path(table).stem
         table, types = read_file(table, file, raw, asked.public.types, named)
@@ -145,6 +159,27 @@ def _read(work: Work, table: Any, keyed: bool) -> tuple[Work, Identity | bool]:
     if work.people.unit == ROW:
         persons.warn_of_repeats(table, ROW, 5)
     return _of_persons(replace(work, frame=table, asked=asked)), identity
+
+
+def _check_blocks(asked: Request) -> None:
+    """Refuse options that need all rows of a table in blocks in memory.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    given = {"from_data": asked.public.from_data, "guarantee": asked.bayesian and asked.guarantee}
+    remedy = "; bdpvi.fit takes guides.Laplace for such a table, as datasets.from_blocks reads it"
+    for name, value in given.items():
+        if value:
+            raise ValueError(
+                f"{name}={value!r:.80}: it needs all rows in memory, and the table is in blocks; "
+                f"leave it out{remedy if name == 'guarantee' else ''}"
+            )
+
+
+def _name_of(table: Table) -> str:
+    """Return the name of the data in reports."""
+    return Path(without_pattern(table.path)).stem if table.path else "data"
 
 
 def _of_persons(work: Work) -> Work:
@@ -229,3 +264,77 @@ def _look(work: Work) -> None:
         used = [name for name in work.header if name not in public.drop]
         tell_of_misread(misread(with_text_names(rows), public.read_by, used), public.read_by)
     _ = work.first_look  # the first pass, which tells what it finds
+
+
+def try_file(release: Release, x: object) -> None:
+    """Write a release, read it and predict rows."""
+    found = release_of(release_bytes(release))
+    (found.predict_proba if hasattr(found.model, "classes") else found.predict_mean)(x)
+
+
+def rehearse(work: Work) -> None:
+    """Release a made-up table as a work would, and predict its rows.
+
+    A Bayesian release is left out: its records decide whether there is one.
+
+    Raises:
+        ValueError: if anything fails; nothing was charged.
+    """
+    asked: Request = work.asked
+    if asked.bayesian:
+        return
+    draws = asked.draws
+    if isinstance(draws, int):
+        draws = 2 if asked.uses_noisy_scores or asked.uses_dpvi else min(draws, 2)
+    public = replace(asked.public, rows=asked.public.rows or MANY)
+    brief = replace(asked, draws=draws, public=public)
+    given: dict[str, Any] = {"asked": brief, "where": None, "limit": None, "trial": True}
+    given |= {"budget": None, "machine": Machine(device="cpu", progress=False)}
+    people: dict[str, Any] = {"unit": work.people.unit, "rows_per_unit": work.people.rows_per_unit}
+    data = None if work.records is None else _encoded(work.records, brief)
+    for frame in _raw(work, brief) if data is None else [None]:
+        with trial_work(people) as transaction:
+            given["people"] = own = People(transaction.ledger, **people)
+            given["data"] = None if data is None else data.of_people(own)
+            tried = replace(work, table=None, frame=frame, **given)
+            try_file(tried.perform(transaction), frame if data is None else data.x)
+
+
+def _encoded(records: Dataset, asked: Request) -> Dataset:
+    """Return made-up records with the features of these."""
+    key = torch.Generator().manual_seed(0)
+    x = torch.randn(ROWS, records.x.shape[1], generator=key, dtype=torch.float64, device=HOST)
+    targets = torch.tensor(_targets(asked), dtype=torch.float64)
+    y = targets[torch.arange(ROWS) % len(targets)]
+    return replace(records, x=x, y=y, ids=torch.arange(ROWS))
+
+
+def _targets(asked: Request) -> list[float]:
+    """Return targets of encoded records."""
+    model: Any = asked.model
+    if model is None:
+        return [0.0, 1.0]
+    if classes := getattr(model, "classes", 0):
+        return [float(at) for at in range(classes)]
+    if cuts := getattr(model, "cuts", ()):
+        return [cut / 2 for cut in cuts] + [-cut for cut in cuts]
+    middle, most = getattr(model, "middle", 0.0), model.largest
+    return [middle, middle + 1, middle + most, middle + most + 1]
+
+
+def _raw(work: Work, asked: Request) -> Iterator[pd.DataFrame]:
+    """Return made-up tables."""
+    private, public = purchase(asked, work.header), asked.public
+    kinds = dict.fromkeys(work.header, NUMBER)
+    kinds |= dict(zip(private.names, private.kinds, strict=True))
+    declared = {name: one.names or () for name, one in public.read_by.items()}
+    for column in asked.constants.columns if asked.constants is not None else ():
+        kinds[column.name] = CATEGORY if column.named else NUMBER
+        known = declared.get(column.name, ())
+        declared[column.name] = getattr(column, "categories", known)
+    target: list[object] = [*public.classes] or [*_targets(asked), ""]
+    if asked.model is None:
+        target = [asked.positive, *(declared.get(asked.target) or ("no", ""))]
+    alone = {asked.target: target} | ({public.exposure: [1.0]} if public.exposure else {})
+    alone |= {public.event: [1, 0]} if public.event else {}
+    return made_up.frames(kinds, declared, alone)

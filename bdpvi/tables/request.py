@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # so that a command's help is quick
     from bdpvi.datasets.terms import Term
     from bdpvi.datasets.types import ColumnType
     from bdpvi.models.kinds import OfClasses, OfNumbers
+    from bdpvi.releases.route import Allowance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,6 +321,16 @@ class Request:
         from bdpvi.privacy.gaussian_dp import gaussian_distance
 
         return gaussian_distance(self.epsilon, (1 - NAMES) * self.delta)
+
+    def whole(self, rows: int = 1) -> Allowance:
+        """Return the allowance before any charge, for units of at most this many rows."""
+        from bdpvi.releases.route import Allowance
+
+        return Allowance(self.epsilon, self.delta, 0.0, rows=rows)
+
+    def row_distance(self, left: Allowance) -> float:
+        """Return the distance μ of one row that an allowance leaves."""
+        return math.sqrt(self.distance**2 - left.variance) / left.rows
 
     @cached_property
     def constants(self) -> Encoding | None:

@@ -1,19 +1,23 @@
-"""A table's rows before they are encoded, and their encoding."""
+"""A table's rows before they are encoded, and their encoding, by public scales or the rows' own."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bdpvi.datasets import estimates
 from bdpvi.datasets.cells import Columns
-from bdpvi.datasets.columns import OneHot
-from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.columns import Numeric
+from bdpvi.datasets.encoding import MEASURED, Encoding
+from bdpvi.datasets.origin import Origin
 
+Floats = NDArray[np.float64]
 PERSON = "person's number"
 """Name of a frame's index, if it numbers persons who may have several rows."""
 
@@ -30,7 +34,7 @@ class Rows:
     """
 
     columns: Columns
-    y: np.ndarray[Any, np.dtype[np.float64]]
+    y: Floats
     persons: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
     def select(self, rows: np.ndarray[Any, Any]) -> Rows:
@@ -74,7 +78,7 @@ class Encoded:
         found = [
             repr(column.name)
             for column in self.encoding.columns
-            if isinstance(column, OneHot) and not column.categories and column.name not in declared
+            if not column.features and column.name not in declared
         ]
         if not found:
             return ""
@@ -83,3 +87,70 @@ class Encoded:
             "category. Numbers with thousands separators (1,234) and dates are read as text: "
             "make them numbers, or leave the column out (--drop)"
         )
+
+
+def of_bounds(bounds: Any, names: Sequence[str]) -> Encoding | None:
+    """Return midpoints and quarter widths of public ranges (low, high), numbers or arrays of d.
+
+    Raises:
+        ValueError: if they are not ranges.
+
+    >>> found = of_bounds((0, 4), ["age"])
+    >>> found.columns if found else ()
+    (Numeric(name='age', mean=2.0, sd=1.0, missing=False, type=None),)
+    """
+    low, high = _pair("bounds", bounds, len(names))
+    if not (low < high).all():
+        raise ValueError(f"bounds must have low < high, got {bounds!r}")
+    return _encoding(names, (low + high) / 2, (high - low) / 4)
+
+
+def of_scales(scales: Any, names: Sequence[str]) -> Encoding | None:
+    """Return public centres and standard deviations, numbers or arrays of d.
+
+    Raises:
+        ValueError: if a deviation is not positive.
+    """
+    center, scale = _pair("scales", scales, len(names))
+    if not (scale > 0).all():
+        raise ValueError(f"scales must have positive deviations, got {scales!r}")
+    return _encoding(names, center, scale)
+
+
+def of_rows(X: Floats, names: Sequence[str]) -> Encoding | None:
+    """Return the rows' own means and deviations, which no ε covers; the owner must consent.
+
+    What is no finite number is left out of its column.
+    """
+    there = np.where(np.isfinite(X), X, np.nan)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # squares may overflow, or a column may have no number
+        deviation, mean = np.nanstd(there, axis=0), np.nanmean(there, axis=0)
+    whole = np.isfinite(deviation) & np.isfinite(mean)
+    mean, deviation = np.where(whole, mean, 0.0), np.where(whole & (deviation > 0), deviation, 1.0)
+    return _encoding(names, mean, deviation, MEASURED, origin=Origin.FROM_THIS_TABLE)
+
+
+def _encoding(
+    names: Sequence[str],
+    center: Floats,
+    scale: Floats,
+    source: str = "given as public",
+    origin: Origin = Origin.PUBLIC,
+) -> Encoding | None:
+    """Return the encoding of columns with these names, None without any."""
+    columns = map(Numeric, names, center.tolist(), scale.tolist())
+    return Encoding(tuple(columns), source, origin=origin) if names else None
+
+
+def _pair(name: str, value: Any, width: int) -> tuple[Floats, Floats]:
+    """Return two arrays with one number for each feature."""
+    try:
+        one, other = (np.broadcast_to(np.asarray(v, dtype=np.float64), width) for v in value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} must be a pair of numbers or of arrays of {width}, got {value!r}"
+        ) from error
+    if not (np.isfinite(one).all() and np.isfinite(other).all()):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    return one.copy(), other.copy()

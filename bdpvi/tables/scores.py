@@ -27,13 +27,13 @@ from bdpvi.datasets.records import Held
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.predictions import predictive_means
 from bdpvi.noise.keys import Key
+from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.releases.released import Release
 from bdpvi.releases.route import Allowance
 from bdpvi.tables.encoded import encode, unpaid
-from bdpvi.tables.inference import Intervals
 from bdpvi.tables.metrics import auc, fraction_correct, log_score
 from bdpvi.tables.rows import Encoded, Rows
-from bdpvi.tables.setup import setup
+from bdpvi.tables.setup import Intervals, setup
 from bdpvi.tables.work import Work
 
 FOLDS, TURNS, FEWEST = 5, 20, 4
@@ -282,7 +282,9 @@ def _simulate_minima(
     variance = rows**2 * math.fsum(one**2 for one in found.paid) if found else 0.0
     left = Allowance(asked.epsilon, asked.delta, variance, rows=rows)
     plan = route.plan(model, train.x.shape[1], left)
-    noise = max(e.noise_multiplier for e in (plan.event, *work.last_objective))
+    spent = [e for entry in work.people.ledger.entries() for e in entry.events or ()]
+    solved = [e for e in spent if isinstance(e, PerturbedObjective)][-1:]
+    noise = max(e.noise_multiplier for e in (plan.event, *solved))
     w: Tensor = route.draw(model, train, plan.with_noise(noise), key).latents["w"]
     return w
 

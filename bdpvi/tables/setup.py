@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from bdpvi._ground import validate
-from bdpvi._ground.types import Budget, BudgetExceededError
+from bdpvi._ground.types import BudgetExceededError
 from bdpvi.datasets import estimates
+from bdpvi.datasets.dataset import Data
+from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.gaussian import largest_variance
@@ -18,16 +20,118 @@ from bdpvi.privacy.left import SPENT, together
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
+from bdpvi.regression.score_release import ScorePlan
+from bdpvi.releases.route import Allowance
 from bdpvi.releases.row_counts import FEWEST, MOST
-from bdpvi.tables.inference import Intervals
 from bdpvi.tables.request import Request
 from bdpvi.tables.rows import Encoded
+
+if TYPE_CHECKING:
+    from bdpvi.noise.keys import Key
+    from bdpvi.releases.estimate import Output
 
 WEAK_PRIOR_SCALE = 5.0
 """The prior's standard deviation for intervals."""
 LIMIT = 2.0
 """Standardised features of draws from a posterior are clamped to ± this."""
 _DRAWS = 1000
+ENOUGH = 7.0
+"""Signal of noisy scores (:meth:`ScorePlan.signal`) from which they measure at least as many
+coefficients as DPVI does. From simulated tables: see ``benchmarks/inference.py``."""
+WORTH = 300.0
+"""μN/√k, for k weights, from which DPVI measures about half of the coefficients or more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intervals:
+    """Noisy scores for few features, DPVI for many.
+
+    Noisy scores release a matrix of k² numbers for k weights, whose noise outweighs the records if
+    features are many for N and ε; DPVI releases gradients alone. The number of records (declared or
+    a noisy count), k and ε decide, so the choice is public. Only logistic regression is trained by
+    DPVI: intervals from a guide of numbers or counts have too low a coverage.
+
+    Attributes:
+        scores: noisy scores.
+        trained: DPVI; once suited to a model, its training.
+    """
+
+    kind: ClassVar[str] = "intervals"
+
+    scores: NoisyScores
+    trained: Any
+
+    @property
+    def draws(self) -> int:
+        """Number of draws in a release."""
+        return self.scores.draws
+
+    @property
+    def count(self) -> float:
+        """Share of μ² for a noisy number of records."""
+        return self.scores.count
+
+    def of_rows(self, rows: float) -> Intervals:
+        """Return the route for a table of about ``rows`` records."""
+        return Intervals(scores=self.scores.of_rows(rows), trained=self.trained.of_rows(rows))
+
+    def of_columns(self, columns: int | None) -> Intervals:
+        """Return the route for features that encode this many raw columns."""
+        return replace(self, scores=replace(self.scores, columns=columns))
+
+    def training(self, **given: Any) -> Intervals:
+        """Return the route with these settings of a training."""
+        return replace(self, trained=replace(self.trained, **given))
+
+    def adapt(self, model: Model, data: Data, guide: object) -> Intervals:
+        """Return the route for a model; errors as for both of its routes."""
+        scores = self.scores.adapt(model, data, guide)
+        return Intervals(scores=scores, trained=self.trained.adapt(model, data, guide))
+
+    def plan(self, model: Model, features: int, left: Allowance) -> Any:
+        """Return the settings of the route that suits these public numbers.
+
+        Raises:
+            TooFewRecordsError: if neither would measure much.
+        """
+        made, rows = replace(self.scores, least=0.0).plan(model, features, left), self.scores.rows
+        # WORTH is known for one row of a person only
+        either = left.rows == 1 and isinstance(model, BayesianLogisticRegression)
+        if not either or rows is None or made.signal(rows) >= ENOUGH:
+            return self.scores.plan(model, features, left)
+        if rows / (made.event.noise_multiplier * math.sqrt(made.columns)) < WORTH:
+            return self.scores.plan(model, features, left)
+        return _sized(self.trained, features).plan(model, features, left)
+
+    def of(self, plan: Any) -> Any:
+        """Return the route that a plan is for."""
+        return self.scores if isinstance(plan, ScorePlan) else self.trained
+
+    def predicting(self, model: Model, plan: Any) -> Model:
+        """Return the model for predictions from the draws."""
+        return self.of(plan).predicting(model, plan)  # type: ignore[no-any-return]
+
+    def words(self, plan: Any) -> str:
+        """Return the number of rows that the settings are for, and its source."""
+        return self.of(plan).words(plan)  # type: ignore[no-any-return]
+
+    def caution(self, plan: Any, delta: float) -> str:
+        """Return reasons against the release, from public facts; "" if there are none."""
+        return self.of(plan).caution(plan, delta)  # type: ignore[no-any-return]
+
+    def draw(self, model: Model, data: Data, plan: Any, key: Key) -> Output:
+        """Return the posterior, with the noise of a key."""
+        return self.of(plan).draw(model, data, plan, key)  # type: ignore[no-any-return]
+
+
+def _sized(trained: Any, features: int) -> Any:
+    """Return DPVI with the size of its gradients: known once it is suited, two a weight before."""
+    if not isinstance(trained, DPVI):
+        return trained
+    from bdpvi.programs.training import SuitedDPVI
+
+    given = {one.name: getattr(trained, one.name) for one in fields(trained)}
+    return SuitedDPVI(**given, guide=None, size=2 * (features + 1), start={})
 
 
 class Setup(NamedTuple):
@@ -121,66 +225,40 @@ def _logit(base_rate: float | None) -> float:
     return math.log(rate) - math.log1p(-rate)
 
 
-@dataclass(frozen=True)
-class Remaining:
-    """The allowance of a work under its ledger.
+def remaining(asked: Request, ledger: Ledger, before: Book) -> Allowance:
+    """Return what a ledger has left for a request.
 
-    Attributes:
-        distance: μ of one row.
-        rows: k, the most rows of one unit.
-        budget: budget of the ledger, if it has one.
+    Args:
+        asked: the request.
+        ledger: ledger of the table.
+        before: charges before this work.
+
+    Raises:
+        BudgetExceededError: if nothing remains, or ε is beyond the ledger's budget.
+        ValueError: if earlier charges have no worst-case price.
     """
-
-    distance: float
-    rows: int = 1
-    budget: Budget | None = None
-
-    @classmethod
-    def whole(cls, distance: float, rows: int) -> Remaining:
-        """Return the allowance before any charge, for units of at most this many rows.
-
-        Args:
-            distance: μ of one unit.
-            rows: k.
-        """
-        return cls(distance / rows, rows)
-
-    @classmethod
-    def of(cls, asked: Request, ledger: Ledger, before: Book) -> Remaining:
-        """Return what a ledger has left for a request.
-
-        Args:
-            asked: the request.
-            ledger: ledger of the table.
-            before: charges before this work.
-
-        Raises:
-            BudgetExceededError: if nothing remains, or ε is beyond the ledger's budget.
-            ValueError: if earlier charges have no worst-case price.
-        """
-        spent = 0.0
-        if before.entries:
-            found = together(before, asked.delta, {})
-            if found is None:
-                raise ValueError(
-                    f"epsilon={asked.epsilon:g}: an earlier release of this table has no "
-                    f"worst-case guarantee, so the remaining budget is unknown; {ledger.history()}"
-                )
-            spent = found.distance or 0.0
-            if not spent and found.epsilon:
-                spent = math.sqrt(largest_variance(found.epsilon, asked.delta))
-        rest = asked.distance**2 - spent**2
-        if rest < SPENT * asked.distance**2:
-            raise BudgetExceededError(
-                f"epsilon={asked.epsilon:g} is already spent on this table; {ledger.history()}. ε "
-                "is the total of all releases, so a further one needs a larger ε"
+    spent = 0.0
+    if before.entries:
+        found = together(before, asked.delta, {})
+        if found is None:
+            raise ValueError(
+                f"epsilon={asked.epsilon:g}: an earlier release of this table has no "
+                f"worst-case guarantee, so the remaining budget is unknown; {ledger.history()}"
             )
-        limit = before.budget
-        if limit is not None:
-            whole = gaussian_epsilon(asked.distance**2, (1 - estimates.NAMES) * limit.delta)
-            if whole > limit.epsilon * (1 + 1e-9):
-                raise BudgetExceededError(
-                    f"epsilon={asked.epsilon:g} at δ = {asked.delta:g} is over the budget of "
-                    f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.history()}"
-                )
-        return cls(math.sqrt(rest) / before.rows, before.rows, limit)
+        spent = found.distance or 0.0
+        if not spent and found.epsilon:
+            spent = math.sqrt(largest_variance(found.epsilon, asked.delta))
+    if asked.distance**2 - spent**2 < SPENT * asked.distance**2:
+        raise BudgetExceededError(
+            f"epsilon={asked.epsilon:g} is already spent on this table; {ledger.history()}. ε "
+            "is the total of all releases, so a further one needs a larger ε"
+        )
+    limit = before.budget
+    if limit is not None:
+        whole = gaussian_epsilon(asked.distance**2, (1 - estimates.NAMES) * limit.delta)
+        if whole > limit.epsilon * (1 + 1e-9):
+            raise BudgetExceededError(
+                f"epsilon={asked.epsilon:g} at δ = {asked.delta:g} is over the budget of "
+                f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.history()}"
+            )
+    return Allowance(asked.epsilon, asked.delta, spent**2, limit, before.rows)

@@ -14,34 +14,36 @@ from typing import TYPE_CHECKING, Any
 from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi._ground.host import device_of
 from bdpvi._ground.progress import bar
-from bdpvi._ground.types import Budget, PrivacyUtilityWarning
+from bdpvi._ground.types import Budget, PrivacyUtilityWarning, tell_owner
 from bdpvi.bayesian.drawing import Asked
 from bdpvi.bayesian.fit import Training, fit
 from bdpvi.bayesian.guarantees import BayesianDP
 from bdpvi.bayesian.releases import perform_release
+from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.dataset import BlockData, Data, Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.identity import Identity
+from bdpvi.datasets.looks import beyond, tell_of_clamped, tell_of_labels
+from bdpvi.datasets.made_up import Copies
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declarations
 from bdpvi.datasets.records import Held, Records
-from bdpvi.datasets.table import Table
+from bdpvi.datasets.table import LEFT_OUT, ODD, Table
 from bdpvi.datasets.tables import dataset_from_frame
-from bdpvi.datasets.units import RowLimit, without_unit
+from bdpvi.datasets.units import Persons, RowLimit, without_unit
 from bdpvi.guides import Laplace
 from bdpvi.privacy.book import ROW
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.privacy.perturbed_objective import PerturbedObjective
-from bdpvi.privacy.places import Places
 from bdpvi.releases import persons
+from bdpvi.releases.publishing import Places
+from bdpvi.releases.route import Allowance
 from bdpvi.releases.table_file import TableFile
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables import spread
-from bdpvi.tables.encoded import encode, encoded_of, rows_of
+from bdpvi.tables.encoded import WITHOUT, encode, encoded_of, rows_of, usable
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.request import Machine, Request
 from bdpvi.tables.rows import Encoded, Rows
-from bdpvi.tables.setup import Remaining, Setup, setup
+from bdpvi.tables.setup import Setup, remaining, setup
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +54,8 @@ TRAINING = "training"
 """The folder in the secret folder for the state of a training on a table in blocks."""
 _SHORT = 2
 """Steps of a training that is only tried."""
+_SHOWN = 50
+"""Most labels of a target that are counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +74,7 @@ class Work:
         where: paths of its files, if it has any.
         limit: the rows used of each person of a table in blocks; None for all.
         known: what the table's public file declares, if it has one.
-        trial: whether a training has a few steps only.
+        trial: whether the rows are made up and a training has a few steps only.
     """
 
     asked: Request
@@ -93,7 +97,7 @@ class Work:
             track = bar if self.machine.progress else None
             return self.table.records(self.machine.executor, track=track, what="pass")
         assert self.frame is not None
-        return Held(self.frame)
+        return Copies(self.frame) if self.trial else Held(self.frame)
 
     @cached_property
     def rows(self) -> Records[Rows]:
@@ -105,7 +109,7 @@ class Work:
     def first_look(self) -> tuple[int, Identity | None]:
         """The number of rows that have a target, and, of a table in blocks, whose rows it has."""
         signs = None if self.table is None else self.file.signs[:2]
-        return spread.look(self.frames, self.asked, self.limit, signs)
+        return look(self.frames, self.asked, self.limit, signs)
 
     @property
     def header(self) -> list[str]:
@@ -121,7 +125,7 @@ class Work:
         asked, public = self.asked, self.asked.public
         if self.data is not None:
             return replace(self.data, preprocessing=self._noting(self.data.preprocessing))
-        if not public.from_data or self.frame is None:
+        if not public.from_data or self.frame is None or self.trial:
             return None
         data = dataset_from_frame(
             self.frame,
@@ -148,15 +152,9 @@ class Work:
         return noted | ({MULTILINE: True} if self.file.multiline else {})
 
     @property
-    def whole(self) -> Remaining:
+    def whole(self) -> Allowance:
         """The whole allowance, before any charge."""
-        return Remaining.whole(self.asked.distance, self.people.rows_per_unit)
-
-    @property
-    def last_objective(self) -> tuple[PerturbedObjective, ...]:
-        """The event of the last solved release, if there is one."""
-        events = [e for entry in self.people.ledger.entries() for e in entry.events or ()]
-        return tuple([e for e in events if isinstance(e, PerturbedObjective)][-1:])
+        return self.asked.whole(self.people.rows_per_unit)
 
     @property
     def ledger(self) -> Ledger:
@@ -177,7 +175,7 @@ class Work:
         ledger.settle(budget=budget, unit=people.unit, rows_per_unit=people.rows_per_unit)
         ledger.limits_all = self.budget is not None
 
-    def dataset(self, work: Transaction, left: Remaining) -> tuple[Data, Encoded | None]:
+    def dataset(self, work: Transaction, left: Allowance) -> tuple[Data, Encoded | None]:
         """Return all records, and how they were encoded unless the preprocessing is given."""
         asked = self.asked
         if self.records is not None:
@@ -197,8 +195,8 @@ class Work:
             "people": self.people,
         }
         parts = self.rows.map(encoded_of, encoded.encoding)
-        if isinstance(parts, Held):
-            return Dataset(*parts.part, **facts), encoded
+        if parts.in_memory:
+            return Dataset(*parts.first(), **facts), encoded
         return BlockData(parts, self.first_look[0], **facts), encoded
 
     def perform(self, work: Transaction, folder: Path | None = None) -> Release:
@@ -212,7 +210,7 @@ class Work:
         self.settle(ledger)
         with ExitStack() as stack:
             with ledger.locked():  # nobody spends between this check and the charge
-                left = Remaining.of(asked, ledger, work.before())
+                left = remaining(asked, ledger, work.before())
                 if not asked.bayesian:  # a Bayesian work only pays for draws
                     all_of_it = f"ε = {asked.epsilon:g}"
                     stack.enter_context(work.reserve(asked.epsilon, asked.delta, all_of_it))
@@ -230,8 +228,7 @@ class Work:
     def _draw_posterior(self, model: Any, data: Data, work: Transaction) -> Release:
         """Return a Bayesian release: draws from the posterior."""
         asked, guarantee, rows = self.asked, self.asked.guarantee, self.asked.public.rows
-        assert isinstance(data, Dataset)
-        where = Training(device=str(data.x.device))
+        where = Training(device=str(data.like[0].device))
         fitted = fit(model, Laplace(model), data, training=where, progress=self.machine.progress)
         fitted.kept.name = work.name
         if isinstance(guarantee, BayesianDP) and guarantee.rows is None and rows is not None:
@@ -248,7 +245,7 @@ class Work:
     def _with_checkpoint(self, chosen: Setup, data: Data, folder: Path | None) -> Setup:
         """Return the setup of a training; on blocks it keeps its state, as reading takes long."""
         checkpoint = None
-        if folder is not None and isinstance(data, BlockData) and chosen.trains:
+        if folder is not None and not data.parts.in_memory and chosen.trains:
             checkpoint = folder / TRAINING
             Checkpoint(checkpoint, {"rows": "in blocks"}).begin()
         chosen = chosen.training(progress=self.machine.progress, checkpoint=checkpoint)
@@ -285,3 +282,58 @@ class Work:
             table = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         options = replace(self.asked, name="data")
         return table, hashlib.sha256(repr(options).encode()).hexdigest()
+
+
+def look(
+    frames: Records[pd.DataFrame],
+    asked: Request,
+    limit: RowLimit | None = None,
+    signs: tuple[str, str] | None = None,
+) -> tuple[int, Identity | None]:
+    """Return the number of rows that are used, and whose all rows are.
+
+    The owner is told about the others and the target.
+
+    It is the first pass over the table, before anything is charged.
+
+    Args:
+        frames: all rows.
+        asked: the request.
+        limit: the rows used of each person; None for all.
+        signs: as for :meth:`bdpvi.datasets.identity.Identity.of`; None if it is not wanted.
+
+    Raises:
+        ValueError: if rows of one person lie in two parts, each of which would keep some. It is for
+            the owner, like all that this pass finds.
+    """
+    used, left_out, odd, labels, clamped, persons, identity = frames.sum(
+        _facts, asked, limit, signs
+    )
+    frames.check()
+    if limit is not None:
+        limit.check(persons)
+    tell_owner(left_out, "row", WITHOUT)
+    tell_owner(odd, "line", ODD)
+    if asked.model is None:
+        tell_of_labels(asked.target, labels, asked.label(asked.positive))
+    elif hasattr(asked.model, "largest"):
+        tell_of_clamped(clamped, used, asked.model)
+    return int(used), identity
+
+
+def _facts(
+    whole: pd.DataFrame, asked: Request, limit: RowLimit | None, signs: tuple[str, str] | None
+) -> tuple[int, int, int, dict[str, int], int, Persons, Identity | None]:
+    """Return rows in use, others of them, lines left out, counts of the target's labels, targets
+    beyond their public bound, the persons, and whose rows they are."""
+    frame = whole if limit is None else limit.of(whole)
+    persons: Persons = ([], 0) if limit is None else limit.persons(whole)
+    rows, left_out = usable(frame, asked)
+    labels: dict[str, int] = {}
+    if asked.model is None:
+        counts = read_cells(frame[asked.target], asked.target_type).counts
+        labels = dict(sorted(counts.items(), key=lambda one: one[::-1], reverse=True)[:_SHOWN])
+    odd = int(whole.attrs.get(LEFT_OUT, 0))
+    clamped = beyond(rows.y, asked.model)
+    whose = Identity.of(whole, signs) if signs else None
+    return len(rows), left_out, odd, labels, clamped, persons, whose

@@ -63,7 +63,7 @@ def test_every_step_written_out(data: Dataset, tail: float) -> None:
         for record, label in zip(x, y, strict=True):
             score = (label - 1 / (1 + math.exp(-record @ w))) * record
             total = total + score * min(1.0, 0.5 * (1 - 2**-20) / float(np.linalg.norm(score)))
-        total = step * (np.round(total / step) + stream.noise.whole(3).numpy())
+        total = step * (np.round(total / step) + stream.noise.take(3).numpy())
         w = w + 0.8 / len(x) * (total - w / 0.49)
         iterates.append(w)
     kept = {0.0: 1, 0.5: 3, 1.0: 6}[tail]

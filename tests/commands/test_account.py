@@ -128,3 +128,45 @@ def test_every_door_leaves_a_note(tmp_path: Path) -> None:
     bdpvi.synthesize(frame, epsilon=1.0, ledger=ledger)
     whats = [line.what for line in Statement(ledger.book(), 1e-5).lines]
     assert whats == ["private: logistic regression of 'sick'", "synthesize"]
+
+
+def test_a_budget_is_planned_said_and_raised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    table = tmp_path / "people.csv"
+    frame = pd.DataFrame({"age": rng.normal(50, 12, 2000).round(1)})
+    frame.assign(sick=np.where(frame.age > 50, "yes", "no")).to_csv(table, index=False)
+    assert run("account", table, "--budget", 2, "--plan", "model, synthetic") == 0
+    told = capsys.readouterr().out
+    assert "model: ε = 1.36 by itself; 1.36 with all before it" in told
+    assert "synthetic: ε = 1.36 by itself; 2 with all before it" in told
+    assert not beside(table).exists()
+    given = ("--data", table, "--one-row-per-person", "--target", "sick", "--quiet", "--no-scores")
+    ask = ("private", *given, "--positive", "yes", "--numeric", "age")
+    assert run(*ask, "--epsilon", 1, "--out", tmp_path / "one") == 0
+    told = capsys.readouterr().out
+    assert re.search(r"Spent: ε = (1|0\.99\d) of 1, the budget at δ = 1e-05: the first ε, as", told)
+    assert run(*ask, "--epsilon", 2, "--out", tmp_path / "two") == 2
+    assert "over the budget of ε = 1" in capsys.readouterr().err
+    assert run("account", table, "--budget", 2) == 0
+    assert re.search("budget: ε = 2 at δ = 1e-05; raised on 20", capsys.readouterr().out)
+    assert run("account", table, "--plan", "model") == 0
+    assert "model: ε = 1.65 by itself; 2 with all before it" in capsys.readouterr().out
+    assert run(*ask, "--epsilon", 2, "--out", tmp_path / "two") == 0
+    assert run("account", table, "--budget", 1.5) == 2
+    assert "it is only raised" in capsys.readouterr().err
+
+
+def test_every_door_has_the_same_delta_by_default() -> None:
+    from inspect import signature
+
+    from bdpvi.commands.counted import CountOptions
+    from bdpvi.commands.private import RequestOptions
+    from bdpvi.tables import Request
+
+    doors = (
+        bdpvi.private, bdpvi.fit_private, bdpvi.synthesize, bdpvi.release, bdpvi.Budget,
+        CountOptions, RequestOptions, Request,
+    )  # fmt: skip
+    assert {signature(one).parameters["delta"].default for one in doors} == {1e-5}

@@ -26,7 +26,7 @@ from bdpvi.datasets import Schema, digests, made_up
 from bdpvi.datasets.table import BYTES, Table
 from bdpvi.datasets.types import ColumnType
 from bdpvi.synthesis import synthetic
-from bdpvi.tables import rehearsal
+from bdpvi.tables import reading
 
 ROWS = 2000
 DELTA = 1e-5
@@ -140,7 +140,7 @@ def test_made_up_rows_follow_from_header_and_options_alone(
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             work = flat.work(frame, target="sick", positive="yes", epsilon=1.0, progress=False)
-            rehearsal.rehearse(work)
+            reading.rehearse(work)
         assert not [one for one in said if "records are few" in str(one.message)]
         assert torch.rand(1) == torch.rand(1, generator=torch.Generator().manual_seed(0))
         synthesize(frame, epsilon=1.0)

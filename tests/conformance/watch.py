@@ -100,7 +100,7 @@ def watching(place: Place, before: Callable[[], object] = lambda: None) -> Itera
     seen = Watch(place, before)
     child, words = Key.child, Key.words
     begun, make = WholeNormals.__init__, WholeNormals._make
-    charge, add, of_seed = Transaction.charge, secure.SumNoise.add, Key.of_seed
+    charge, add, of_seed = Transaction.charge, secure.add_whole, Key.of_seed
     rehearse = Prepared.rehearse
 
     def named(self: Key, *labels: str | int) -> Key:
@@ -122,11 +122,10 @@ def watching(place: Place, before: Callable[[], object] = lambda: None) -> Itera
             seen.draw(self.key)
         return make(self, count)
 
-    def added(self: Any, total: Any, deviation: float) -> Any:
-        if not hasattr(self, "added") and not seen.rehearsing:
-            self.added = True
+    def added(total: Any, deviation: float, whole: Any) -> Any:
+        if not seen.rehearsing:
             seen.sum()
-        return add(self, total, deviation)
+        return add(total, deviation, whole)
 
     def of_key(seed: int) -> Key:
         made = of_seed(seed)
@@ -153,7 +152,7 @@ def watching(place: Place, before: Callable[[], object] = lambda: None) -> Itera
         patch.setattr(Key, "words", drawn)
         patch.setattr(WholeNormals, "__init__", started)
         patch.setattr(WholeNormals, "_make", made)
-        patch.setattr(secure.SumNoise, "add", added)
+        patch.setattr(secure, "add_whole", added)
         patch.setattr(Key, "of_seed", staticmethod(of_key))
         patch.setattr(transaction.Transaction, "charge", charged)
         patch.setattr(Prepared, "rehearse", rehearsed)

@@ -14,7 +14,7 @@ from torch.distributions import Independent, Normal
 
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.noise.secure import Lattice, SumNoise, gaussian_sum, sum_rounding, sum_slack, sum_step
+from bdpvi.noise.secure import Lattice, gaussian_sum, sum_rounding, sum_slack, sum_step
 from bdpvi.noise.whole_normals import BLOCK, LAW, WholeNormals
 
 CHANCE = 1e-6
@@ -81,10 +81,6 @@ def test_keys_decide_and_blocks_do_not() -> None:
     assert first.shape == total.shape
     assert not torch.equal(first, gaussian_sum(total, 1.0))
     assert not torch.equal(gaussian_sum(total, 1.0), gaussian_sum(total, 1.0))
-    noise = SumNoise(KEY)
-    one, two = noise.add(torch.zeros(70), 1.0), noise.add(torch.zeros(70), 1.0)
-    assert torch.equal(one, gaussian_sum(torch.zeros(70), 1.0, KEY))
-    assert not torch.equal(one, two)
 
 
 def test_sums_of_single_precision_and_of_odd_numbers() -> None:

@@ -171,7 +171,7 @@ def test_the_largest_bound_is_that_of_all_bounds(added: bool, epsilon: float) ->
     case = conceivable._Case.of(found, False, 2, 2.0)
     some = torch.rand(200, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     some[:, 5:] = (some[:, 5:] * 2).floor()
-    log_mgf = conceivable._log_mgf(case, conceivable._Choices(*some.T))
+    log_mgf = conceivable._log_mgf(case, some.T)
     every = hockey_stick_bound(log_mgf, len(some), epsilon)
     at, bound = largest_bound(log_mgf, len(some), epsilon)
     assert at == int(every.argmax())

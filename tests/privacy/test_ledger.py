@@ -27,7 +27,7 @@ from bdpvi._ground import chain
 from bdpvi._ground.chain import Head, head_of, proven, save, whole_file
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import left
-from bdpvi.privacy.book import follow
+from bdpvi.privacy.book import Book, follow
 from bdpvi.privacy.entry import Charge, Entry
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
@@ -653,7 +653,7 @@ def test_lost_lines_cost_the_whole_budget_unless_all_of_them_are_known(
             assert file.read_bytes() == kept[0]
             continue
         assert [*added[:-1]] == receipts
-        if budget is None or lost == "file":
+        if budget is None or lost != "lines":
             assert found is None
             continue
         assert found is not None
@@ -662,6 +662,39 @@ def test_lost_lines_cost_the_whole_budget_unless_all_of_them_are_known(
             buy(Ledger(file), gaussian(0.1), "network")
     damage()
     assert list(repair(file, told)) == told or lost == "head"  # the owner's word
+
+
+def test_a_budget_is_raised_on_record_and_survives_a_loss(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.jsonl"
+    ledger = Ledger.at(file, budget=Budget(1.0))
+    buy(ledger, gaussian(0.2), "network")
+    old = file.read_bytes()
+    with pytest.raises(BudgetExceededError, match="--budget E` raises it"):
+        buy(ledger, gaussian(0.6), "network")
+    ledger.raise_budget(3.0)
+    buy(ledger, gaussian(0.6), "network")
+    again = Ledger(file)
+    assert again.budget == ledger.budget == Budget(3.0)
+    assert again.book().raised[0].endswith("Z 3.0 1e-05")
+    assert again.content() == file.read_bytes()
+    for lower in (3.0, 2.0, math.inf):
+        with pytest.raises(ValueError, match=r"it is only raised|budget|epsilon"):
+            again.raise_budget(lower)
+    with pytest.raises(ValueError, match="no budget to raise"):
+        Ledger().raise_budget(1.0)
+    file.write_bytes(old)  # an old copy, of before it was raised
+    repair(file)
+    found = Ledger(file).worst_case(1e-5)
+    assert found is not None
+    assert 2.99 < found.epsilon <= 3.0
+
+
+def test_a_plan_s_works_together_cost_the_budget() -> None:
+    plan = left.divided(Book("a"), Budget(2.0), 4)
+    noises = [gaussian_distance(own, 1e-5) ** -1 for own, _ in plan]
+    events = [SampledGaussian(noise_multiplier=one) for one in noises]
+    for at, (_, whole) in enumerate(plan, start=1):
+        assert left.total(Book("a"), 1e-5, *events[:at]) == pytest.approx(whole, rel=0.006)
 
 
 def test_lost_lines_where_hardly_anything_was_left_leave_no_guarantee(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from bdpvi import (
 )
 from bdpvi._ground.schema import from_json, to_json
 from bdpvi.datasets import constants_of
-from bdpvi.datasets.dataset import in_memory
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.event import for_unit
@@ -134,7 +133,8 @@ def of_visits(frame: pd.DataFrame, **options: Any) -> Work:
 def encoded(work: Work) -> tuple[Dataset, Encoded | None]:
     """Return all records, and how they were encoded."""
     data, found = work.dataset(Transaction(work.ledger, Key.of_seed(0)), work.whole)
-    return in_memory(data), found
+    assert isinstance(data, Dataset)
+    return data, found
 
 
 def test_rows_are_left_out_each_by_itself() -> None:

@@ -30,10 +30,10 @@ from bdpvi.regression import NoisyScores
 from bdpvi.regression.noisy_scores import _estimate
 from bdpvi.regression.score_posterior import Posterior
 from bdpvi.regression.score_release import ScorePlan
-from bdpvi.regression.score_start import Joined
+from bdpvi.regression.score_rounds import Joined
 from bdpvi.releases.estimate import HIDDEN, LEFT_OUT
 from bdpvi.releases.route import Allowance
-from bdpvi.tables.inference import Intervals
+from bdpvi.tables.setup import Intervals
 
 MODEL = BayesianLogisticRegression.unweighted(intercept=True, prior_scale=5.0)
 MODELS: dict[str, Any] = {
@@ -152,7 +152,7 @@ def test_categories_have_a_base_level_and_units_their_odds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of a level that nobody has, one noisy count in 44 is above two standard deviations.
-    monkeypatch.setattr("bdpvi.regression.score_start._EMPTY", 6.0)
+    monkeypatch.setattr("bdpvi.regression.score_rounds._EMPTY", 6.0)
     g = torch.Generator().manual_seed(0)
     n = 30_000
     kinds = torch.multinomial(torch.tensor([0.5, 0.5, 0.0]), n, True, generator=g)

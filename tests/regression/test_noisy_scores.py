@@ -29,8 +29,7 @@ from bdpvi.regression.score_posterior import (
     sampling_variance,
 )
 from bdpvi.regression.score_release import Measured, ScorePlan, measure
-from bdpvi.regression.score_rounds import noisy, summed
-from bdpvi.regression.score_start import Joined
+from bdpvi.regression.score_rounds import Joined, noisy, summed
 from bdpvi.releases.exact_sums import SLACK
 
 FAMILIES: dict[str, ScoreParts] = {

@@ -384,7 +384,7 @@ def test_a_search_over_very_many_rows_ends(rows: float, columns: int, epsilon: f
     made, copies = Signed.of(one, few.x, few.y), rows / 1000
     many = replace(made, weights=made.weights * copies, sizes=made.sizes * copies)
     objective = SummedObjective(one, Held(many))
-    objective.facts = replace(objective.facts, records=int(rows))
+    objective.records = int(rows)
     w = objective.minimum(torch.full((columns + 1,), one.sigma).double())
     assert objective.rounding(w) <= one.tolerance / 2
     least = float(torch.linalg.eigvalsh(objective.curvature(w)).min())

@@ -43,7 +43,8 @@ def test_a_key_meets_no_other_table_price_or_options(
     file = tmp_path / "work" / NAME
     file.parent.mkdir()
     work = begin_work(file, **asked())
-    assert work.secret != begin_work(tmp_path / "other.json", alone=False, **asked()).secret
+    (tmp_path / "other").mkdir()
+    assert work.secret != begin_work(tmp_path / "other" / NAME, **asked()).secret
     for state in ("begun", "made"):
         with pytest.raises(ValueError, match=f"was begun with (another|other) {name}"):
             begin_work(file, **asked(**changed))

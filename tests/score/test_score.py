@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from odd_cells import ODD, TYPES, as_objects
-from score_releases import GOLDEN, HASHED, MODELS, encoding, release_of, saved
+from score_releases import GOLDEN, HASHED, MODELS, encoding, release_of, saved, with_terms
 
 import bdpvi
 from bdpvi import Ledger, score
@@ -91,6 +91,17 @@ def test_known_cells_are_read_alike_by_releases_of_other_encodings(
         same(scorer.predict(less), of_library(path, pd.DataFrame(less), unknown))
         assert scorer.counts["blank"] == {"years": 1, "paid": 1, "smokes": 1, "sex": 2}
         assert scorer.counts["unlisted level"] == {"sex": 1}
+
+
+@pytest.mark.parametrize("model", ["unclipped", "poisson", "multinomial", "linear"])
+def test_a_formula_s_terms_are_those_of_the_library(tmp_path: Path, model: str) -> None:
+    for at, unknown in enumerate(("other", "base", "refuse")):
+        path = tmp_path / f"{at}.json"
+        bdpvi.save_release(release_of(MODELS[model], with_terms(unknown), size=0.2), path)
+        rows = ROWS + UNCLEAR if unknown == "other" else ROWS[:4]
+        found = score.load(path).predict(rows)
+        same(found, of_library(path, frame_of(rows)))
+        assert len({tuple(one.items()) for one in found}) == len(rows)
 
 
 def test_names_of_one_number_and_hashed_names(tmp_path: Path) -> None:

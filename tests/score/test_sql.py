@@ -10,7 +10,7 @@ import duckdb
 import numpy as np
 import pandas as pd
 import pytest
-from score_releases import HASHED, MODELS, columns, encoding, release_of, saved
+from score_releases import HASHED, MODELS, columns, encoding, release_of, saved, with_terms
 
 import bdpvi
 from bdpvi import score
@@ -96,6 +96,26 @@ def test_a_cell_that_predict_refuses_is_null_and_with_base_adds_nothing(
     np.testing.assert_allclose(
         found["probability"][good], [one["probability"] for one in right], 1e-9
     )
+
+
+@pytest.mark.parametrize("dialect", RUN)
+@pytest.mark.parametrize("model", ["bounded score", "negative binomial"])
+def test_a_formula_s_terms_are_computed_in_a_database(
+    tmp_path: Path, model: str, dialect: str
+) -> None:
+    """The limits are 3 and 1: beyond and within the bounds of a term's numbers."""
+    years = pd.Series([0.5, 1.7, np.nan, 1e9, -1.0, 0.25, -1.7])
+    inside = PEOPLE.assign(years=years)
+    for at, unknown in enumerate(("other", "refuse")):
+        path = tmp_path / f"{at}.json"
+        bdpvi.save_release(release_of(MODELS[model], with_terms(unknown), size=0.2), path)
+        held(path, inside, dialect, **({"unknown": "base"} if at else {}))
+    sql = score.load(path).to_sql(TABLE, ids=['i"d'], dialect=dialect)
+    found = RUN[dialect](sql, PEOPLE).sort_values('i"d', ignore_index=True)
+    right = score.load(path).predict(PEOPLE.iloc[[0, 1, 5]].to_dict("records"))
+    name = [*right[0]][-2]
+    assert found[name].notna().tolist() == [at in (0, 1, 5) for at in range(7)]
+    np.testing.assert_allclose(found[name][[0, 1, 5]], [one[name] for one in right], 1e-9)
 
 
 TYPED: tuple[Column, ...] = (

@@ -235,13 +235,13 @@ def test_the_pairs_of_a_network_are_the_noisy_pairs(target: int | None) -> None:
     noisy = count(Held(codes), plan, Key.of_seed(1))
     made = network(noisy, target, [*map(grid.shares, CHAIN.columns.values())], 2, 2**17)
     seen = 0
-    for node in made.nodes:
-        assert abs(node.table.sum() - 1) < 1e-6
-        for axis, parent in enumerate(node.parents):
-            others = tuple(i for i in range(node.table.ndim - 1) if i != axis)
-            table = node.table.sum(others)
+    for (*parents, column), joint in made.nodes:
+        assert abs(joint.sum() - 1) < 1e-6
+        for axis, parent in enumerate(parents):
+            others = tuple(i for i in range(joint.ndim - 1) if i != axis)
+            table = joint.sum(others)
             exact = np.zeros(table.shape)
-            bins = [noisy.bins[at][codes[:, at]] for at in (parent, node.column)]
+            bins = [noisy.bins[at][codes[:, at]] for at in (parent, column)]
             np.add.at(exact, tuple(bins), 1 / len(codes))
             assert np.abs(table - exact).max() < 1e-3
             seen += 1

@@ -17,7 +17,6 @@ from test_cli import run
 import bdpvi
 from bdpvi import BayesianLinearRegression, BayesianPoissonRegression, Dataset
 from bdpvi.datasets import constants_of
-from bdpvi.datasets.dataset import in_memory
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases.transaction import Transaction
@@ -105,7 +104,9 @@ def test_one_command_makes_predicts_and_summarises(
 
 def encoded(work: Work) -> Dataset:
     """Return all records."""
-    return in_memory(work.dataset(Transaction(work.ledger, Key.of_seed(0)), work.whole)[0])
+    data, _ = work.dataset(Transaction(work.ledger, Key.of_seed(0)), work.whole)
+    assert isinstance(data, Dataset)
+    return data
 
 
 @BOTH

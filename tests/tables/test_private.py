@@ -76,11 +76,11 @@ def test_one_command_makes_a_model_that_may_be_shared(
     assert "no Bayesian ε" in said
     assert "simulated releases" in said
     assert "no ε covers them" in said
-    assert [path.name for path in out.iterdir()] == ["release.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["release.json", "statement.html"]
     shared = (out / "release.json").read_text("utf-8")
     release = bdpvi.load_release(out / "release.json")
     assert "were estimated privately: ε covers them" in release.receipt.meaning
-    assert Assumption.BOUGHT_CONSTANTS in release.receipt.bound.assumptions
+    assert Assumption.PRIVATE_CONSTANTS in release.receipt.bound.assumptions
     # Neither exact constants, nor one patient's category (let in with probability 1e-9), nor
     # scores, nor the number of records.
     encoding = release.encoding
@@ -273,7 +273,8 @@ def test_simulated_releases_hold_out_whole_persons_and_have_their_noise(monkeypa
     persons = pd.Series(work.rows.first().persons)
     assert persons.value_counts().eq(2).mean() > 0.9  # but where a target is blank
     assert all(pd.Series(out).groupby(persons).nunique().eq(1).all() for out in held)
-    assert {(one.rows, one.distance) for one in lefts} == {(2, work.asked.distance / 2)}
+    each = {(one.rows, work.asked.row_distance(one)) for one in lefts}
+    assert each == {(2, work.asked.distance / 2)}
 
 
 def test_a_delta_that_would_allow_a_row_to_be_published_is_warned_of() -> None:

@@ -25,8 +25,7 @@ from bdpvi.regression.objective_plan import Rule
 from bdpvi.regression.perturbed_objective import SummedObjective
 from bdpvi.releases.route import Allowance
 from bdpvi.tables import setup
-from bdpvi.tables.prepared import Prepared
-from bdpvi.tables.routes import fit_private
+from bdpvi.tables.prepared import Prepared, fit_private
 
 MODEL = BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
 COUNTED = ["reserved", "constants", "release", "ended"]

@@ -201,14 +201,13 @@ class PosteriorDraws:
         """Return the route for a noisy count of the rows."""
         return replace(self, rows=min(max(rows, FEWEST), MOST), counted=True)
 
-    def plan(self, model: Model, features: int, left: Allowance) -> GatedPlan:
+    def plan(self, model: Any, features: int, left: Allowance) -> GatedPlan:
         """Return the settings; see :class:`~bdpvi.releases.route.Route`.
 
         Raises:
             ValueError: if a unit has several rows, or a table of this size would probably be
                 refused; if the size is a noisy count, it is a TooFewRecordsError.
         """
-        assert isinstance(model, BayesianLogisticRegression)
         if left.rows > 1:
             raise ValueError(
                 f"rows_per_unit={left.rows}: draws of the posterior have no price for several "
@@ -287,10 +286,10 @@ class PosteriorDraws:
             "and ObjectivePerturbation() takes any. Nothing was charged for it"
         )
 
-    def predicting(self, model: Model, plan: GatedPlan) -> BayesianLogisticRegression:
+    def predicting(self, model: Any, plan: GatedPlan) -> BayesianLogisticRegression:
         """Return the model without weights, with the limit at which features were clipped."""
-        assert isinstance(model, BayesianLogisticRegression)
-        return replace(model.plain, limit=model.limit or LIMIT)
+        plain: BayesianLogisticRegression = model.plain
+        return replace(plain, limit=model.limit or LIMIT)
 
     def words(self, plan: GatedPlan) -> str:
         """Return what was decided before the release."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pyro
 import torch
@@ -14,6 +14,7 @@ from pyro.infer import SVI, Trace_ELBO
 from pyro.optim import ExponentialLR, PyroOptim
 from torch import Tensor
 
+from bdpvi._ground.checkpoint import UNKEPT, KeptState
 from bdpvi._ground.host import HOST, onto
 from bdpvi._ground.isolation import isolated as isolated
 from bdpvi._ground.progress import Track
@@ -85,26 +86,16 @@ def default_optimiser(steps: int, lr: float = 0.05, decay: float = 0.01) -> Pyro
     return ExponentialLR({**settings, "gamma": decay ** (1 / steps)})
 
 
-class TrainingState(Protocol):
-    """Storage for the state of a training run, so that an interrupted run can resume."""
-
-    def state(self) -> Any:
-        """Return the last saved state, None if there is none."""
-
-    def save_if_due(self, state: Callable[[], Any]) -> None:
-        """Save the state if a save is due."""
-
-
 def run_svi(
     problem: Problem,
     track: Track[Any],
-    kept: TrainingState | None = None,
+    kept: KeptState = UNKEPT,
 ) -> tuple[dict[str, Tensor], Convergence]:
     """Train the guide; return its constrained parameters, detached, and its convergence.
 
     Each step sees a Poisson batch in which every record has weight 1/q, so the prior counts once
-    and the ELBO estimate is unbiased. With ``kept`` it resumes from the last saved state, bit for
-    bit.
+    and the ELBO estimate is unbiased. It resumes from the last saved state of ``kept``,
+    bit for bit.
 
     Raises:
         ValueError: if a step's Poisson batch is empty.
@@ -129,8 +120,7 @@ def run_svi(
         warnings.filterwarnings("ignore", "Encountered", UserWarning)  # NaN is an error below
         problem.guide.setup(data.x, data.y)
         svi = SVI(model, problem.guide, optim, loss.loss, loss_and_grads=loss_and_grads)
-        begun = None if kept is None else kept.state()
-        if begun is not None:
+        if (begun := kept.state()) is not None:
             _restore(problem, optim, begun)
             losses, norms = list(begun["losses"]), list(begun["norms"])
         first, ids = len(losses), data.ids.to(HOST)
@@ -153,8 +143,7 @@ def run_svi(
                     f"optim: the ELBO became {-losses[-1]} at step {step}; lower the learning rate"
                 )
             decay(optim)
-            if kept is not None:
-                kept.save_if_due(lambda: _state(optim, losses, norms))
+            kept.save_if_due(lambda: _state(optim, losses, norms))
         trained = pyro.get_param_store()
         parameters = {name: trained[name].detach().clone() for name in problem.guide.constraints}
     return parameters, Convergence(-torch.tensor(losses), torch.tensor(norms))

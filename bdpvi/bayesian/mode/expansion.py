@@ -28,6 +28,7 @@ from torch import Tensor
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.objective import Peak
 from bdpvi.bayesian.mode.rows import TINY, OwnTerms, solve_shifts
+from bdpvi.bayesian.neighbours.rows import Piece, each_piece
 from bdpvi.bayesian.optimum.packed import (
     indices,
     monomials,
@@ -38,7 +39,6 @@ from bdpvi.bayesian.optimum.packed import (
     width,
 )
 from bdpvi.bayesian.optimum.weighted import Weighted, blocks
-from bdpvi.datasets.records import Piece
 
 NEGLIGIBLE, TOLERABLE = 1e-10, 1e-7
 """Limits on the total variation distance of a neighbour's Gaussian from the true one: to accept a
@@ -224,7 +224,7 @@ def neighbours(mode: Peak, expansion: ModeExpansion, records: Weighted, sign: fl
     n, data, count = len(mode.point), mode.posterior.records, mode.posterior.count
     places, moved = blocks(len(records), width(n, 2), _PIECE), Moved.none(len(records), n)
     pieces = [Piece(f"{len(one)} neighbours", one) for one in map(records.select, places)]
-    found = data.of_pieces(pieces, "neighbours", _neighbours_of, expansion, sign)
+    found = each_piece(data, pieces, expansion.neighbours, sign)
     for place, some in zip(places, found, strict=True):
         moved.write_at(place, some)
     rough = (~(moved.error <= TINY)).nonzero()[:, 0]
@@ -262,10 +262,6 @@ def missing(ht: Tensor, t: Tensor, degree: int, columns: int, rows: Weighted) ->
 def remaining_error(gradient: Tensor, longest: float, columns: int) -> Tensor:
     """Return the total variation distance due to a remaining gradient in mode and curvature."""
     return 2 * gradient * (1 + longest * math.sqrt(columns))
-
-
-def _neighbours_of(part: Weighted, expansion: ModeExpansion, sign: float) -> Moved:
-    return expansion.neighbours(part, sign)
 
 
 def first_steps(mode: Peak, records: Weighted, sign: float) -> Tensor:

@@ -18,26 +18,15 @@ from torch import Tensor
 
 from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.weighted import Weighted
-from bdpvi.datasets.records import Held, Spread
+from bdpvi.datasets.records import Held, Largest, Spread
 
 EXACT = 1e-6
 """Largest distance of a fit from the mode, in standard deviations."""
 
 
-def _crossing(part: Weighted, point: Tensor, root: Tensor, reach: float) -> Weighted:
-    return part.select(part.crossing(point, root, reach))
-
-
-class _Largest(float):
-    """A number whose sum with another is the larger of the two."""
-
-    def __add__(self, other: float) -> _Largest:
-        return _Largest(max(self, other))
-
-
-def _longest(part: Weighted, root: Tensor) -> tuple[_Largest, Weighted]:
+def _longest(part: Weighted, root: Tensor) -> tuple[Largest, Weighted]:
     lengths = part.lengths(root)
-    return _Largest(lengths.max() if len(lengths) else 0.0), part.select(slice(0))
+    return Largest(lengths.max() if len(lengths) else 0.0), part.select(slice(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +56,8 @@ class LogPosterior:
 
     def near(self, point: Tensor, root: Tensor, reach: float) -> Weighted:
         """Return the rows that a displacement of at most ``reach`` may carry across the kink."""
-        return self.records.sum(_crossing, point, root, reach)
+        found: Weighted = self.records.sum(methodcaller("near", point, root, reach))
+        return found
 
 
 @dataclass(frozen=True, eq=False)

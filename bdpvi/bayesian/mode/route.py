@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,14 +18,13 @@ from bdpvi.bayesian.mode.classes import weigh
 from bdpvi.bayesian.mode.expansion import FAR, ModeExpansion, first_steps, neighbours
 from bdpvi.bayesian.mode.influence import of_any_table, of_mode
 from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Peak, search_mode
-from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours
+from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours, removed
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.datasets.dataset import BlockData, Data, Dataset
 from bdpvi.datasets.records import Spread
 from bdpvi.guides.laplace import Laplace
 from bdpvi.models.contract import Model
 from bdpvi.models.family import Family, weighing
-from bdpvi.models.multinomial import Softmax
 
 MOST = 200_000
 """Default size of a panel: a larger panel hardly lowers ε."""
@@ -57,17 +55,8 @@ class Mode(Neighbours):
     def __init__(self, *kinds: Remove | Add, table: BlockData | None = None) -> None:
         self.kinds, self.table = kinds, table
 
-    def over(self, table: BlockData) -> Mode:
-        """Return the route for records in blocks.
-
-        Raises:
-            ValueError: if it adds records.
-        """
-        if not all(isinstance(kind, Remove) for kind in self.kinds):
-            raise ValueError(
-                "neighbours: of a table in blocks records are left out, Mode(Remove())"
-            )
-        return Mode(*self.kinds, table=table)
+    def over(self, table: BlockData) -> Mode:  # noqa: D102
+        return Mode(*removed(self.kinds, "Mode(Remove())"), table=table)
 
     @staticmethod
     def takes(model: Model, guide: object) -> bool:
@@ -105,7 +94,7 @@ class Mode(Neighbours):
             some = data.x.new_zeros(1, data.x.shape[1])  # a table may be empty
             guide.setup(some, some.new_zeros(1))
         with log.step("fit"):
-            n, every_class = model.design(some).shape[1], _basis(model)
+            n, every_class = model.design(some).shape[1], model.loss.basis
             centre = -model.departure(torch.zeros(n * every_class.shape[1], dtype=torch.float64))
             every: Data = data if self.table is None else self.table
             records = every.parts.map(weigh, model)
@@ -122,7 +111,10 @@ class Mode(Neighbours):
             self._panel(model, peak, _rows(kind, every, problem.model)) for kind in kinds
         )
         factor = torch.linalg.cholesky(_covariance(peak, n, every_class))
-        parameters = {"loc": _weights_of_all(peak.point, every_class), "scale_tril": factor}
+        parameters = {
+            "loc": (peak.point.view(n, -1) @ every_class.T).flatten(),
+            "scale_tril": factor,
+        }
         return TrainedNeighbours(
             {name: value.to(data.x.device) for name, value in parameters.items()},
             Convergence.of((one.value, one.gradient_norm) for one in path),
@@ -162,18 +154,6 @@ def _search_mode(posterior: LogPosterior, start: Tensor) -> list[Peak]:
     return search_mode(posterior, start, enough=_CLOSE)
 
 
-def _basis(model: Family) -> torch.Tensor:
-    """Return the orthonormal basis of a row's predictors that the loss depends on, (K, J)."""
-    if isinstance(model.loss, Softmax):
-        return model.loss.basis
-    return torch.ones(1, 1, dtype=torch.float64)
-
-
-def _weights_of_all(point: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
-    """Return the weights of all K predictors from those in the basis."""
-    return (point.view(-1, basis.shape[1]) @ basis.T).flatten()
-
-
 def _covariance(peak: Peak, rows: int, basis: torch.Tensor) -> torch.Tensor:
     """Return the covariance of the weights of all K predictors.
 
@@ -194,24 +174,16 @@ def _rows(kind: Remove | Add, data: Data, model: Model) -> RowFits:
     assert isinstance(kind, Remove)
     wanted = len(data) if kind.records is None else kind.records
     some = data.parts.sum(_some, min(1.0, wanted / max(len(data), 1)), kind.seed)
-    return RowFits("remove", Dataset(some.x, some.y, feature_names=data.feature_names), -1.0)
+    x, y = map(torch.cat, some)
+    return RowFits("remove", Dataset(x, y, feature_names=data.feature_names), -1.0)
 
 
-@dataclass(frozen=True, eq=False)
-class _Some:
-    """Records of a panel; a sum has those of both."""
-
-    x: Tensor
-    y: Tensor
-
-    def __add__(self, other: _Some) -> _Some:
-        return _Some(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]))
-
-
-def _some(part: tuple[Tensor, Tensor], share: float, seed: int) -> _Some:
+def _some(
+    part: tuple[Tensor, Tensor], share: float, seed: int
+) -> tuple[list[Tensor], list[Tensor]]:
     """Return a share of the records, at random positions that depend on their number alone."""
     x, y = part
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(x), generator=generator, device=HOST)
     chosen = order[: math.ceil(share * len(x))].sort().values
-    return _Some(x[chosen], y[chosen])
+    return [x[chosen]], [y[chosen]]

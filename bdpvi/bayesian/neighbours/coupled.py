@@ -15,16 +15,16 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from bdpvi._ground import log, validate
-from bdpvi._ground.checkpoint import Checkpoint, always
+from bdpvi._ground.checkpoint import NOWHERE, Checkpoint, KeptState
 from bdpvi._ground.progress import Track
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.fingerprint import described, identity
 from bdpvi.bayesian.inference.optimisers import check_elementwise
-from bdpvi.bayesian.inference.svi import Convergence, Problem, TrainingState, run_svi
+from bdpvi.bayesian.inference.svi import Convergence, Problem, run_svi
 from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours
-from bdpvi.bayesian.neighbours.rows import RowFits, train_rows
-from bdpvi.datasets.records import Piece, Spread
+from bdpvi.bayesian.neighbours.rows import Piece, RowFits, train_rows
+from bdpvi.datasets.records import Spread
 
 CHUNK = 2048
 """Rows trained at a time: fewer make a step's fixed cost matter more; more need more memory."""
@@ -70,10 +70,9 @@ class Coupled(Neighbours):
         check_elementwise(problem.optim)
         neighbours = [kind.rows(problem.data, problem.model) for kind in self.kinds]
         parts = self._parts(problem, neighbours)
-        once = always if parts is None else parts.once
-        begun = None if parts is None else parts.unfinished_part("fit")
+        begun = parts.unfinished_part("fit")
         with log.step("fit"):
-            fit = once("fit", partial(_train_posterior, problem, track, begun))
+            fit = parts.once("fit", partial(_train_posterior, problem, track, begun))
         parameters = {
             name: fit[name].to(problem.data.x.device) for name in problem.guide.constraints
         }
@@ -96,15 +95,14 @@ class Coupled(Neighbours):
         rows: RowFits,
         parameters: Mapping[str, Tensor],
         track: Track[Any],
-        parts: Checkpoint | None,
+        parts: Checkpoint,
     ) -> Iterator[dict[str, Tensor]]:
         """Train the rows by chunks; yield ids, r and b² of each chunk."""
-        once, steps = always if parts is None else parts.once, problem.plan.steps
-        chunks = self._chunks(rows)
+        chunks, steps = self._chunks(rows), problem.plan.steps
         ticks = iter(track(range(len(chunks) * steps), rows.kind))
         for chunk in chunks:
             step = islice(ticks, steps)
-            yield once(
+            yield parts.once(
                 chunk.name,
                 partial(_compare_rows, chunk.rows, problem, parameters, partial(next, step)),
             )
@@ -117,15 +115,15 @@ class Coupled(Neighbours):
         rows: RowFits,
         parameters: Mapping[str, Tensor],
         track: Track[Any],
-        parts: Checkpoint | None,
+        parts: Checkpoint,
     ) -> Iterator[dict[str, Tensor]]:
         """Do :meth:`_train_chunks` in the executor."""
-        once, chunks = always if parts is None else parts.once, self._chunks(rows)
-        lacking = [c for c in chunks if parts is None or not parts.file(c.name).exists()]
+        chunks = self._chunks(rows)
+        lacking = [chunk for chunk in chunks if not parts.has(chunk.name)]
         spread = Spread[RowFits](lacking, executor=self.executor, track=track, what=rows.kind)
         made = spread.each(_compare_rows, problem, parameters)
         for chunk in chunks:
-            yield once(chunk.name, partial(next, made))
+            yield parts.once(chunk.name, partial(next, made))
 
     def _chunks(self, rows: RowFits) -> list[Piece[RowFits]]:
         return [
@@ -134,9 +132,9 @@ class Coupled(Neighbours):
             if len(part.records)
         ]
 
-    def _parts(self, problem: Problem, neighbours: Sequence[RowFits]) -> Checkpoint | None:
+    def _parts(self, problem: Problem, neighbours: Sequence[RowFits]) -> Checkpoint:
         if self.checkpoint is None:
-            return None
+            return NOWHERE
         kinds = {
             f"{rows.kind} records": f"{len(rows.records)} of {rows.records.fingerprint()}"
             for rows in neighbours
@@ -145,9 +143,7 @@ class Coupled(Neighbours):
         return Checkpoint(self.checkpoint, about)
 
 
-def _train_posterior(
-    problem: Problem, track: Track[Any], begun: TrainingState | None
-) -> dict[str, Tensor]:
+def _train_posterior(problem: Problem, track: Track[Any], begun: KeptState) -> dict[str, Tensor]:
     parameters, convergence = run_svi(problem, track, kept=begun)
     return {**parameters, "elbo": convergence.elbo, "gradient_norm": convergence.gradient_norm}
 

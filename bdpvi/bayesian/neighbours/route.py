@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from bdpvi.bayesian.inference.fingerprint import SECRET
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.svi import Convergence, Problem
 from bdpvi.bayesian.neighbours.rows import RowFits
-from bdpvi.datasets.dataset import Dataset
-from bdpvi.models.contract import Model, fitting
+from bdpvi.datasets.dataset import BlockData, Dataset
+from bdpvi.models.contract import Model
 from bdpvi.noise.keys import Key
 
 _FEW, _COMPARED, _BY_CHANCE, _CLEARLY = 20, 10_000, 1e-6, 0.1
@@ -93,7 +94,8 @@ class Add:
                 f"heldout has {several(self.heldout.x.shape[1], 'feature')}, the data "
                 f"{data.x.shape[1]}"
             )
-        heldout = fitting(model, self.heldout.to(data.x.device, data.x.dtype))
+        heldout = self.heldout.to(data.x.device, data.x.dtype)
+        heldout = heldout.taking(getattr(model, "takes", None))
         _tell_unlike(heldout, data)
         return RowFits("add", _sample(heldout, self.records, self.seed), 1.0)
 
@@ -136,6 +138,14 @@ def check_rate(problem: Problem) -> None:
         raise ValueError(f"rate={problem.plan.rate} must be 1: the optimum is for all records")
 
 
+def removed(kinds: Iterable[Remove | Add], route: str) -> Iterator[Remove]:
+    """Yield kinds of neighbours of a table in blocks; raise ValueError if one adds records."""
+    for kind in kinds:
+        if not isinstance(kind, Remove):
+            raise ValueError(f"neighbours: of a table in blocks records are left out, {route}")
+        yield kind
+
+
 class Neighbours:
     """A route: fits the guide and computes how far single records move the posterior."""
 
@@ -168,6 +178,17 @@ class Neighbours:
             model, guide, features: as for :meth:`bounds`.
         """
         return cls.bounds(model, guide, features)
+
+    def over(self, table: BlockData) -> Neighbours:
+        """Return the route for records in blocks.
+
+        Raises:
+            ValueError: if it needs the records in memory, or adds records.
+        """
+        raise ValueError(
+            f"neighbours={type(self).__name__} needs the records in memory: give a Dataset, "
+            "or of a table in blocks take Optimum()"
+        )
 
     def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Train guide and neighbours."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 import pyro
 import torch
@@ -23,8 +24,12 @@ from bdpvi.bayesian.neighbours.row_gradients import (
     TracedGradient,
 )
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.records import Records, Spread
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.batches import batches
+
+T = TypeVar("T")
+S = TypeVar("S")
 
 _LEAST_ROWS = 256
 """Fewest rows that make another thread worthwhile."""
@@ -45,6 +50,29 @@ class RowFits:
         """Yield consecutive rows, each ``size`` of them; the last part may be smaller."""
         for index in torch.arange(len(self.records), device=self.records.x.device).split(size):
             yield replace(self, records=self.records.select(index))
+
+
+@dataclass(frozen=True, eq=False)
+class Piece(Generic[T]):
+    """Rows in memory, to be sent to a worker."""
+
+    name: str
+    rows: T
+
+    def read(self) -> Iterator[T]:
+        """Yield the rows, together."""
+        yield self.rows
+
+
+def each_piece(
+    data: Records[Any], pieces: Sequence[Piece[Any]], f: Callable[..., S], *public: Any
+) -> Iterator[S]:
+    """Yield ``f(rows, *public)`` of each piece, by the workers of records in blocks."""
+    if data.in_memory:
+        return (f(piece.rows, *public) for piece in pieces)
+    spread: Any = data
+    made: Spread[Any] = replace(spread, parts=pieces, steps=(), ahead=8, what="neighbours")
+    return made.each(f, *public)
 
 
 def train_rows(

@@ -85,7 +85,9 @@ class FixedDraws(Neighbours):
             ValueError: if the model or the guide is another one, or the rate is not 1.
             FloatingPointError: if the fit is not proven to be near enough to the optimum.
         """
-        model, guide, data = problem.model, problem.guide, problem.data
+        model: Any = problem.model
+        guide: Any = problem.guide
+        data = problem.data
         if not self.takes(model, guide):
             raise ValueError(
                 "neighbours=FixedDraws() is for BayesianMultinomialRegression.bounded with a "
@@ -93,8 +95,6 @@ class FixedDraws(Neighbours):
                 f"{type(guide).__name__}; use Coupled()"
             )
         check_rate(problem)
-        assert isinstance(model, BayesianMultinomialRegression)
-        assert isinstance(guide, GaussianGuide)
         with isolated(data.x):
             some = data.x.new_zeros(1, data.x.shape[1])  # a table may be empty
             guide.setup(some, some.new_zeros(1))

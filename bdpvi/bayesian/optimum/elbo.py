@@ -179,8 +179,8 @@ def start(objective: Objective) -> Point:
     """
 
     def sums(block: Weighted) -> tuple[Tensor]:
-        steep = block.slope / torch.linalg.vector_norm(block.x, dim=1).clamp(min=1)
-        most = block.loss.bound.curvature
+        length = torch.linalg.vector_norm(block.x, dim=1).clamp(min=1)
+        steep, most = block.loss.steepest(block.mark) / length, block.loss.bound.curvature
         return ((block.x.T * (block.weight * steep.clamp(max=most))) @ block.x,)
 
     (square,) = objective.sums(sums)

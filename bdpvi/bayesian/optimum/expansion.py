@@ -84,7 +84,7 @@ class Expansion:
         self.unit = max(norm(torch.linalg.inv(m)) for m in (point.root, self.coordinates.frame))
         self.gain = math.sqrt(2) * self.unit**2 / point.objective.precision
         records = point.objective.records
-        self._held = [self._terms(records)] if isinstance(records, Weighted) else None
+        self._held = [*map(self._terms, records.rows())] if records.in_memory else None
         lengths: list[tuple[float, float]] = []  # long-lived tensors would fragment the heap
 
         def sums_of(block: Terms) -> tuple[Tensor, ...]:

@@ -257,7 +257,8 @@ def of_optimum(
     covariance, field, room = (point.root @ point.root.T).cpu(), None, _ROOM
     wide = widest(known, covariance)
     if point.objective.diagonal:
-        bends, deviation, inverse = None, covariance.diagonal().sqrt(), _inverse_curvature(point)
+        bends, deviation = None, covariance.diagonal().sqrt()
+        inverse = torch.linalg.inv(point.curvature).cpu()  # A⁻¹
         least = float(
             torch.linalg.eigvalsh(deviation * point.curvature.cpu() * deviation[:, None])[0]
         )
@@ -277,12 +278,6 @@ def certifies(model: Model, guide: Guide, columns: int) -> bool:
     if type(guide) not in (FullRank, MeanField) or guide.noise_scale is not None or guide.ridge:
         return False
     return of_any_table(model, columns, added=False) is not None
-
-
-def _inverse_curvature(point: Point) -> Tensor:
-    """Return A⁻¹."""
-    inverse: Tensor = torch.linalg.inv(point.curvature)
-    return inverse.cpu()
 
 
 def residual(point: Point) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdpvi._ground.checkpoint import Checkpoint, Once, always
+from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi._ground.progress import Track
 from bdpvi._ground.threads import each, slices
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
@@ -44,18 +44,13 @@ class Job:
     tolerance: float
     most: float | None
     track: Track[Any]
-    kept: Checkpoint | None
+    kept: Checkpoint
     longest: float | None = None
 
     @cached_property
     def expansion(self) -> Expansion:
         """The ELBO near the optimum; it needs passes over the records."""
         return Expansion(self.point, self.tolerance)
-
-    @property
-    def once(self) -> Once:
-        """Returns the tensors of a named part, computing them unless they are stored."""
-        return always if self.kept is None else self.kept.once
 
     @property
     def bounded(self) -> bool:

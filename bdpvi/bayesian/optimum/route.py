@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import log, validate
-from bdpvi._ground.checkpoint import Checkpoint
+from bdpvi._ground.checkpoint import NOWHERE, Checkpoint
 from bdpvi._ground.progress import Track, silent
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.fingerprint import identity
@@ -129,8 +129,8 @@ class Optimum(Neighbours):
             some = problem.data.x.new_zeros(1, problem.data.x.shape[1])  # a table may be empty
             problem.guide.setup(some, some.new_zeros(1))
         source, neighbours = self._source(problem, track), self._neighbours(problem)
-        self._check_size(source, neighbours, diagonal=scale == "scale")
         weights = model.design(some).shape[1]
+        self._check_size(problem, neighbours, weights, diagonal=scale == "scale")
         last = -float(model.departure(torch.zeros(weights, dtype=torch.float64))[-1])
         precision, allowed = model.precision(weights), room(model, weights)
         objective = Objective(source, precision, scale == "scale", last)
@@ -167,18 +167,19 @@ class Optimum(Neighbours):
         """Return the neighbours of each panel."""
         return [kind.rows(problem.data, problem.model) for kind in self.kinds]
 
-    def _check_size(self, source: Source, neighbours: Sequence[RowFits], *, diagonal: bool) -> None:
+    def _check_size(
+        self, problem: Problem, neighbours: Sequence[RowFits], weights: int, *, diagonal: bool
+    ) -> None:
         """Warn of a long job, and refuse one without enough memory."""
-        assert isinstance(source, Weighted)
-        d, free = source.x.shape[1], memory() if source.x.is_cpu else math.inf
+        free = memory() if problem.data.x.is_cpu else math.inf
         everyone = sum(len(rows.records) for rows in neighbours)
-        size = Size.of(len(source), everyone, d, diagonal=diagonal)
-        size.check(d, diagonal=diagonal, available=free)
+        size = Size.of(len(problem.data), everyone, weights, diagonal=diagonal)
+        size.check(weights, diagonal=diagonal, available=free)
 
-    def _storage(self, problem: Problem, neighbours: Sequence[Any]) -> Checkpoint | None:
+    def _storage(self, problem: Problem, neighbours: Sequence[Any]) -> Checkpoint:
         """Return the storage for finished parts, identified by everything they depend on."""
         if self.checkpoint is None:
-            return None
+            return NOWHERE
         settings = {**identity(problem), **self._settings(neighbours)}
         numerics = {"tolerance": repr(self.tolerance), "precision": repr(self.precision)}
         return Checkpoint(self.checkpoint, settings | numerics)
@@ -197,19 +198,18 @@ class Optimum(Neighbours):
         problem: Problem,
         objective: Objective,
         enough: Callable[[Point], bool],
-        kept: Checkpoint | None,
+        kept: Checkpoint,
     ) -> tuple[Point, Convergence]:
         """Return the optimum and the search path, resuming an interrupted run."""
-        begun = None if kept is None else kept.unfinished_part("fit")
-        state = None if begun is None else begun.state()
+        begun = kept.unfinished_part("fit")
+        state = begun.state()
         course: list[tuple[float, float]] = [] if state is None else state["course"]
 
         def note(point: Point) -> None:
             course.append((point.value, point.gradient_norm))
-            if begun is not None:
-                begun.save_if_due(
-                    lambda: {"mean": point.mean, "metric": point.metric, "course": course}
-                )
+            begun.save_if_due(
+                lambda: {"mean": point.mean, "metric": point.metric, "course": course}
+            )
 
         if state is None:
             first = self._start(objective)
@@ -224,17 +224,18 @@ class Optimum(Neighbours):
         """Return the panel of the neighbours of one kind."""
         if job.bounded and not len(rows.records):
             return job.panel(rows.kind, job.nobody)
-        return job.panel(rows.kind, job.once(rows.kind, lambda: self._solve_neighbours(job, rows)))
+        return job.panel(
+            rows.kind, job.kept.once(rows.kind, lambda: self._solve_neighbours(job, rows))
+        )
 
     def _solve_neighbours(self, job: Job, rows: RowFits) -> dict[str, Tensor]:
         """Return the neighbours' ids and :meth:`Job.pairs`."""
         expansion, problem = job.expansion, job.problem
-        records = expansion.point.objective.records
+        records: Any = expansion.point.objective.records
         if rows.records is not problem.data:
             model = smooth(problem.model)
             assert model is not None
             records = Weighted.of(model, rows.records)
-        assert isinstance(records, Weighted)
         ids, bounded = rows.records.ids.tolist(), job.most is not None
         with log.step(f"neighbours ({rows.kind})"):
             moves = self.moves(

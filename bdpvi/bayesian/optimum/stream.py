@@ -20,7 +20,7 @@ from bdpvi._ground import log
 from bdpvi._ground.progress import Track
 from bdpvi.bayesian.accounting.panel import LEVELS, Panel, on_levels
 from bdpvi.bayesian.inference.svi import Problem
-from bdpvi.bayesian.neighbours.route import Neighbours, Remove
+from bdpvi.bayesian.neighbours.route import removed
 from bdpvi.bayesian.optimum import tables
 from bdpvi.bayesian.optimum.displacements import Moves
 from bdpvi.bayesian.optimum.elbo import Objective, Point, start
@@ -58,20 +58,18 @@ class Streamed(Optimum):
         ValueError: if ``route`` adds records, or they are read by index.
     """
 
+    source: ModelTable
+
     def __init__(self, table: BlockData, route: Optimum) -> None:
         if table.items is not None:
             raise ValueError("data: records by index have no table; give tensors, or from_blocks")
         super().__init__(
-            *route.kinds,
+            *removed(route.kinds, "Optimum(Remove(...))"),
             tolerance=route.tolerance,
             precision=route.precision,
             checkpoint=route.checkpoint,
         )
         self.table = table
-        if not all(isinstance(kind, Remove) for kind in self.kinds):
-            raise ValueError(
-                "neighbours: of a table in blocks records are left out, Optimum(Remove(...))"
-            )
 
     def _source(self, problem: Problem, track: Track[Any]) -> Source:
         if not isinstance(problem.model, BayesianLogisticRegression):
@@ -79,14 +77,16 @@ class Streamed(Optimum):
                 f"model={problem.model!r:.80}: a table in blocks has targets 0 and 1, for "
                 "BayesianLogisticRegression; give a Dataset for another model"
             )
-        return ModelTable(self.table, problem.model, problem.data.x.device, track)
+        self.source = ModelTable(self.table, problem.model, problem.data.x.device, track)
+        return self.source
 
     def _neighbours(self, problem: Problem) -> list[Any]:
         return list(self.kinds)
 
-    def _check_size(self, source: Source, neighbours: Sequence[Any], *, diagonal: bool) -> None:
-        assert isinstance(source, ModelTable)
-        parameters_of(source.columns, diagonal=diagonal)
+    def _check_size(
+        self, problem: Problem, neighbours: Sequence[Any], weights: int, *, diagonal: bool
+    ) -> None:
+        parameters_of(weights, diagonal=diagonal)
 
     def _settings(self, neighbours: Sequence[Any]) -> dict[str, str]:
         kinds = ", ".join(map(repr, neighbours))
@@ -94,8 +94,7 @@ class Streamed(Optimum):
 
     def _start(self, objective: Objective) -> Point:
         """Return the maximum for the first block, with its curvature scaled to the table."""
-        assert isinstance(objective.records, ModelTable)
-        first = next(objective.records.read())
+        first = next(self.source.read())
         more = len(self.table) / max(1, len(first))
         point = start(replace(objective, records=first))
         with suppress(FloatingPointError):
@@ -107,7 +106,7 @@ class Streamed(Optimum):
         if job.bounded and (rows.records == 0 or not len(self.table)):
             return job.panel("remove", job.nobody)
         with log.step("neighbours (remove)"):
-            found = job.once("remove", lambda: self._count_levels(job, rows.records))
+            found = job.kept.once("remove", lambda: self._count_levels(job, rows.records))
         if "counts" in found:
             return Panel.of_counts("remove", found["counts"], job.most)
         rank = found["ids"].argsort()  # those held back came last
@@ -120,11 +119,9 @@ class Streamed(Optimum):
         """
         expansion, guide = job.expansion, job.problem.guide
         counted = wanted is None and guide.noise_scale is not None
-        begun = None if job.kept is None else job.kept.unfinished_part("remove")
-        state = (begun and begun.state()) or _begin(job, counted)
+        begun = job.kept.unfinished_part("remove")
+        state = begun.state() or _begin(job, counted)
         result: dict[str, Tensor] = state["found"]
-        source = job.point.objective.records
-        assert isinstance(source, ModelTable)
         for name, like in _nobody(job).items():
             state[name] = state[name].to(like)
 
@@ -148,8 +145,8 @@ class Streamed(Optimum):
                 )
             state.update(_nobody(job))
 
-        turns = job.track(range(state["blocks"], source.blocks), "neighbours")
-        for block, records in zip(turns, source.read(state["blocks"]), strict=False):
+        turns = job.track(range(state["blocks"], self.source.blocks), "neighbours")
+        for block, records in zip(turns, self.source.read(state["blocks"]), strict=False):
             chosen = self._panel_rows(job, wanted, block, len(records)).to(records.x.device)
             ids, some = block * tables.ROWS + chosen, records.select(chosen)
             if len(ids):
@@ -163,8 +160,7 @@ class Streamed(Optimum):
             if len(state["ids"]) >= _HELD:
                 add_held()
             state["blocks"] = block + 1
-            if begun is not None:
-                begun.save_if_due(lambda: state)
+            begun.save_if_due(lambda: state)
         add_held()
         return result
 
@@ -179,20 +175,6 @@ class Streamed(Optimum):
         key = Key.of_int(plan.seed) if plan.secret else Key.of_seed(plan.seed)
         coins = torch.from_numpy(key.child("panel", block).coins(size))
         return (coins < expected / len(self.table)).nonzero()[:, 0]
-
-
-def over(table: BlockData, neighbours: Neighbours) -> Streamed:
-    """Return the route for a table on disk.
-
-    Raises:
-        ValueError: if the route is not :class:`Optimum`, the only one supported.
-    """
-    if type(neighbours) is not Optimum:
-        raise ValueError(
-            f"neighbours={type(neighbours).__name__} needs the records in memory: give a Dataset, "
-            "or of a table in blocks take Optimum()"
-        )
-    return Streamed(table, neighbours)
 
 
 def _begin(job: Job, counted: bool) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ class ModelTable:
         track: shows the progress of every pass, block by block.
     """
 
+    in_memory: ClassVar[bool] = False
+
     def __init__(
         self,
         table: BlockData,
@@ -39,11 +41,6 @@ class ModelTable:
 
     def __len__(self) -> int:
         return len(self.table)
-
-    @property
-    def columns(self) -> int:
-        """The number of the model's variables."""
-        return self.model.design(torch.zeros(1, len(self.table.feature_names))).shape[1]
 
     @property
     def blocks(self) -> int:

@@ -1,11 +1,11 @@
-"""Weighted as a posterior takes them, and their parts of its sums."""
+"""Records as a posterior takes them, and their parts of its sums."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -23,7 +23,13 @@ _LOGISTIC, _ENTRIES = LogisticLoss(), 1 << 20
 
 
 class Source(Protocol):
-    """Weighted that come in blocks, the same blocks in every pass over them."""
+    """Records that come in blocks, the same blocks in every pass over them.
+
+    Attributes:
+        in_memory: whether they are one block, which stays in memory.
+    """
+
+    in_memory: ClassVar[bool]
 
     def rows(self) -> Iterator[Weighted]:
         """Yield the blocks, by one pass."""
@@ -41,6 +47,8 @@ class Weighted:
     block. Some functions take ``point``, the mode, (n,), n the number of weights in all, and
     ``root``, L with L Lᵀ = F″⁻¹ there; displacements are in units of L.
     """
+
+    in_memory: ClassVar[bool] = True
 
     x: Tensor
     mark: Tensor
@@ -78,12 +86,6 @@ class Weighted:
     def smoothed(self, mean: Tensor, variance: Tensor, order: int) -> Tensor:
         """Return :meth:`.PredictorLoss.smoothed` times the weights."""
         result: Tensor = self.loss.smoothed(mean, variance, self.mark, order).mul_(self.weight)
-        return result
-
-    @property
-    def slope(self) -> Tensor:
-        """A bound on the slope of each record's loss, (N,)."""
-        result: Tensor = self.loss.steepest(self.mark)
         return result
 
     def equal(self, record: Weighted) -> Tensor:
@@ -147,6 +149,10 @@ class Weighted:
         crosses: Tensor = (self.x @ point - self.loss.kink).abs() <= reach * lengths
         return crosses
 
+    def near(self, point: Tensor, root: Tensor, reach: float) -> Self:
+        """Return the rows of :meth:`crossing`."""
+        return self.select(self.crossing(point, root, reach))
+
     def excess(self, degree: int) -> float:
         """Return the factor of the remainder of the tensors: 1, as |ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″."""
         return 1.0
@@ -194,6 +200,8 @@ class Changed:
 
     A removed record is skipped rather than subtracted, to avoid cancellation.
     """
+
+    in_memory: ClassVar[bool] = False
 
     source: Source
     record: Weighted

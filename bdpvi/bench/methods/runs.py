@@ -16,6 +16,7 @@ from bdpvi.datasets.dataset import Dataset
 from bdpvi.noise import secure
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import Key
+from bdpvi.noise.whole_normals import WholeNormals
 from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.sampled_steps import WorstCaseAccountant, guarantee
 from bdpvi.releases.noisy_sum import deviation_for
@@ -59,7 +60,7 @@ class Stream:
             steps=steps, rate=rate, seed=secrets.randbits(128) if seed is None else seed
         )
         self._key = Key.fresh() if seed is None else Key.of_seed(seed).child("runs")
-        self.noise = secure.SumNoise(self._key.child("noise"))
+        self.noise = WholeNormals(self._key.child("noise"))
 
     def draws(self, *shape: int) -> Tensor:
         """Return standard normals, float64, from which a private guide's samples are made."""
@@ -156,7 +157,7 @@ class Streams:
                 f"data is of {totals.dtype}, in which a record moves a sum by more than the clip; "
                 "with noise it must be of torch.float64: Dataset(x.double(), y.double())"
             )
-        drawn = torch.stack([stream.noise.whole(size) for stream in self.streams.values()])
+        drawn = torch.stack([stream.noise.take(size) for stream in self.streams.values()])
         whole = self._spread(onto(drawn, totals.device))
         positive = onto(deviation + quiet.double(), totals.device)
         noisy = secure.add_whole(totals, positive, whole)
