@@ -237,15 +237,16 @@ class Release(Published):
         >>> data = torch.zeros(2000, 1), years.double()
         >>> fitted = bdpvi.fit_private(model, data, epsilon=1, route=bdpvi.DPVI(rows=2000, steps=9))
         >>> curves = fitted.predict_survival(torch.zeros(3, 1), [0, 1, 2.5])
-        >>> curves.mean.shape, [*curves.mean[:, 0]]
+        >>> curves.mean.shape, curves.mean[:, 0].tolist()
         (torch.Size([3, 3]), [1.0, 1.0, 1.0])
         """
         validate.probability("level", level)
         at = validate.numbers("times", times).double()
-        draws = survival_draws(*self._on(x), at)
+        model, features = self._on(x)
+        draws = survival_draws(model, self.latents, features, at)
         if len(draws) < FEWEST:
             raise ValueError(f"a band needs {FEWEST} draws, there are {len(draws)}: with_draws()")
-        ends = torch.tensor([(1 - level) / 2, (1 + level) / 2]).to(draws)
+        ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64).to(draws)
         mean, low, high = (_like(x, one) for one in (draws.mean(0), *draws.quantile(ends, 0)))
         return Curves(mean, low, high)
 
