@@ -76,7 +76,7 @@ def account(
     place, new = (beside(place), False) if beside(place).is_file() else (place, _is_new(place))
     if plan:
         return _show_plan(place, new, plan, budget, delta or 1e-5)
-    if new and not repair:
+    if new and not (repair or charge):
         raise ValueError(f"{place} has no account yet: nothing was spent on it")
     kept = storage.open_ledger(place)
     if budget is not None:
