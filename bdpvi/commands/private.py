@@ -73,6 +73,8 @@ class RequestOptions:
         list[str] | None, typer.Option(help=f"{WORDS['classes']} Once for each class.")
     ] = None
     exposure: Annotated[str, typer.Option(help=WORDS["exposure"])] = ""
+    weights: Annotated[str, typer.Option(help=WORDS["weights"])] = ""
+    largest_weight: Annotated[float | None, typer.Option(help=WORDS["largest_weight"])] = None
     base_rate: Annotated[float | None, typer.Option(help=WORDS["base_rate"])] = None
     rows: Annotated[float | None, typer.Option(help=WORDS["rows"])] = None
     epsilon: Annotated[float, typer.Option(help=WORDS["epsilon"])]
@@ -138,10 +140,12 @@ class RequestOptions:
         validate.choice("for", self.purpose, PURPOSES)
         if self.categories:
             validate.choice("categories", self.categories, CATEGORIES)
-        public = Public(base_rate=self.base_rate, rows=self.rows)
+        given = {n: getattr(self, n) for n in ("base_rate", "rows", "weights", "largest_weight")}
+        public = Public(**given)
         if data not in options.TABLES:
             options.check_target(data, self.target, "column to predict")
-            same = ("from_data", "exposure", "base_rate", "rows", "missing", "unknown", "encoding")
+            same = ("from_data", "exposure", "base_rate", "rows", "missing", "unknown", "encoding",
+                    "weights", "largest_weight")  # fmt: skip
             public = columns.public(
                 known,
                 self.constants,

@@ -45,6 +45,9 @@ class Public:
             if a name would need more than a tenth of the records, by their noisy number.
         exposure: Column with the exposure of each row, such as years at risk, for a model of
             counts; used unchanged, at no cost. Rows without a positive exposure are left out.
+        weights: Column with the sampling weight of each row, for logistic, linear and Poisson
+            regression. It is no feature. Rows without a weight of at least 0 are left out.
+        largest_weight: Public bound of the weights; larger ones count as it.
         classes: The target's classes, in order for an ordinal model.
         base_rate: Public guess of the fraction of class 1, where one class is rare. Never take it
             from the table.
@@ -68,6 +71,8 @@ class Public:
     numeric: Sequence[str] = ()
     hashed: bool | None = None
     exposure: str = ""
+    weights: str = ""
+    largest_weight: float | None = None
     classes: Sequence[object] = ()
     base_rate: float | None = None
     rows: float | None = None
@@ -82,6 +87,9 @@ class Public:
             from bdpvi.releases.row_counts import magnitude
 
             magnitude(self.rows)
+        from bdpvi.datasets.weights import weight_words
+
+        weight_words(f"weights={self.weights!r}", self.weights, self.largest_weight)
         if self.from_data and self.constants is not None:
             raise ValueError("from_data=True and constants were both given; give one")
         for name in ("missing", "unknown", "encoding"):
@@ -90,6 +98,11 @@ class Public:
                     f"{name}={value!r}: blanks and unknown categories become levels of their own; "
                     "this option needs from_data (--from-data); leave it out"
                 )
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Columns that are no features."""
+        return (*self.drop, *([self.weights] if self.weights else ()))
 
     @property
     def measuring(self) -> dict[str, str]:
@@ -230,7 +243,7 @@ class Request:
             public=replace(
                 public,
                 constants=constants,
-                drop=tuple(name for name in header if name not in used),
+                drop=tuple(name for name in header if name not in {*used, public.weights}),
                 numeric=(*public.numeric, *(n for n in read.numbers if n not in public.kinds)),
                 categorical=[name for name in public.categorical if name in used],
                 exposure=exposure,
@@ -349,7 +362,7 @@ class Request:
             columns = {
                 name: one
                 for name, one in types.bounded.items()
-                if name not in {*known, *self.public.drop, self.target}
+                if name not in {*known, *self.public.left_out, self.target}
             }
             more = constants_in(replace(types, columns=columns)) if columns else None
         if given is None or more is None:
@@ -362,7 +375,9 @@ class Request:
     def declarations(self) -> dict[str, str]:
         """The owner's declarations about the table, in words."""
         from bdpvi.datasets.origin import declarations, target_bounds
+        from bdpvi.datasets.weights import weight_words
         from bdpvi.releases.persons import OTHER_PEOPLE
+        from bdpvi.releases.row_counts import about
 
         public = self.public
         known = {column.name for column in self.constants.columns} if self.constants else set()
@@ -381,15 +396,9 @@ class Request:
             categories=None if hashed is None else "hashed" if hashed else "counted",
             columns_left_out=len(public.drop) or None,
             exposure=public.exposure,
+            weights=weight_words(public.weights, public.weights, public.largest_weight),
             target_bounds=target_bounds(self.model),
             base_rate=public.base_rate,
             rows=about(public.rows),
             people=OTHER_PEOPLE if self.unit and self.unit.other_people else None,
         )
-
-
-def about(rows: float | None) -> str | None:
-    """Return a declared number of rows in words, rounded for publication."""
-    from bdpvi.releases.row_counts import magnitude
-
-    return None if rows is None else f"about {magnitude(rows):,.0f}"
