@@ -155,8 +155,10 @@ def columns(argument: str, names: Iterable[str], header: Sequence[str]) -> None:
     """Raise ValueError unless each of these names is that of one column."""
     for name in names:
         if (found := header.count(name)) != 1:
+            shown = ", ".join(map(repr, header[:20])) + ", …" * (len(header) > 20)
             raise ValueError(
-                f"{argument}={name!r} must be a column of the table once, there are {found}"
+                f"{argument}={name!r} must be a column of the table once, there are {found}; its "
+                f"columns are {shown}"
             )
 
 

@@ -81,14 +81,11 @@ def account(
         return
     kept = storage.open_ledger(place)
     if budget is not None:
-        now = kept.budget
-        kept.raise_budget(Budget(budget, now.delta if now else delta or 1e-5))
-    if repair:
-        added = _repair_ledger(place, kept, charge or ())
-        _print(place, as_json, delta=delta, html=html, added=added)
-        return
-    receipts.check(place if place.is_dir() else None, kept)
-    _print(place, as_json, delta=delta, html=html)
+        kept.raise_budget(budget)
+    added = _repair_ledger(place, kept, charge or ()) if repair else None
+    if not repair:
+        receipts.check(place if place.is_dir() else None, kept)
+    _print(place, as_json, delta=delta, html=html, added=added)
 
 
 def _show_plan(place: Path, plan: str, budget: float | None, delta: float) -> None:

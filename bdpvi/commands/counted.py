@@ -160,7 +160,8 @@ class Counting:
             samples: the rows that are shared.
             machine: workers and bars.
         """
-        from bdpvi.releases import publishing
+        from bdpvi.releases import publishing, statement
+        from bdpvi.synthesis.described import statement_of
         from bdpvi.synthesis.order import for_persons
         from bdpvi.synthesis.synthetic import of_bytes
 
@@ -197,6 +198,7 @@ class Counting:
             put(public / COUNTS, output)
             made = of_bytes(output)
             seed = int.from_bytes(hashlib.sha256(output).digest()[:8], "big")
+            put(public / statement.NAME, statement_of(made, COUNTS, output).html().encode())
             shared = samples.write(made, public, put, seed=seed, bars=machine.progress)
         return made, people, shared
 

@@ -12,6 +12,10 @@ from bdpvi._ground import outputs, store
 
 def show(
     shared: Annotated[Path, typer.Argument(help="File synthetic.json, or one with a release.")],
+    html: Annotated[
+        Path | None,
+        typer.Option(help="New file for the statement: one page for people who read no code."),
+    ] = None,
 ) -> None:
     """Show what a shared file says at no cost: what ε covered, and the noisy counts of its columns.
 
@@ -19,17 +23,24 @@ def show(
     of numbers; of a release its guarantee and its coefficients, as bdpvi summary does.
     """
     from bdpvi._ground.schema import parsed
-    from bdpvi.releases import shared_file
+    from bdpvi.releases import shared_file, statement
     from bdpvi.synthesis import load
-    from bdpvi.synthesis.described import described
+    from bdpvi.synthesis.described import described, statement_of
 
     try:
-        content = parsed(store.read_shared(shared))
+        content = store.read_shared(shared)
+        table = "schema" in parsed(content)
     except ValueError as error:
         raise ValueError(f"{shared} is no shared file: {error}") from error
-    if "schema" in content:
-        outputs.show(*described(load(shared)))
+    if table:
+        made = load(shared)
+        page = statement_of(made, shared.name, content)
+        outputs.show(*described(made))
     else:
         found = shared_file.load_release(shared)
+        page = statement.of_release(content, shared.name)
         outputs.show(*found.receipt.lines("Covered"))
         outputs.show(*str(found.summary(odds=True)).split("\n"))
+    if html is not None:
+        with store.claimed(html) as temporary:
+            temporary.write_text(page.html(), encoding="utf-8")

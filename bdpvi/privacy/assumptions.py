@@ -11,7 +11,7 @@ class Assumption(Enum):
     """Assumptions of a bound that no computation can check; each value is a sentence."""
 
     PUBLIC_CONSTANTS = "The preprocessing bounds and categories are public, not read from the rows"
-    BOUGHT_CONSTANTS = (
+    PRIVATE_CONSTANTS = (
         "The preprocessing bounds and categories were estimated privately: ε covers them"
     )
     CONSTANTS_FROM_TABLE = (
@@ -81,7 +81,7 @@ CONDITIONS = {
 CONSTANTS = frozenset(
     {
         Assumption.PUBLIC_CONSTANTS,
-        Assumption.BOUGHT_CONSTANTS,
+        Assumption.PRIVATE_CONSTANTS,
         Assumption.CONSTANTS_FROM_TABLE,
         Assumption.CONSTANTS_FROM_ANOTHER_RELEASE,
     }
@@ -94,7 +94,7 @@ def facts(assumptions: Collection[Assumption]) -> list[str]:
 
     >>> facts([Assumption.PUBLIC_CONSTANTS])
     ['The preprocessing bounds and categories are public, not read from the rows']
-    >>> for one in facts([Assumption.PUBLIC_CONSTANTS, Assumption.BOUGHT_CONSTANTS]):
+    >>> for one in facts([Assumption.PUBLIC_CONSTANTS, Assumption.PRIVATE_CONSTANTS]):
     ...     print(one)
     Some preprocessing bounds and categories are public, not read from the rows
     Some preprocessing bounds and categories were estimated privately: ε covers them

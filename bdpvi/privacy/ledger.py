@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from bdpvi._ground import store
+from bdpvi._ground import store, validate
 from bdpvi._ground.chain import Chain, Head, head_of, read, save, whole_file
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Budget, BudgetExceededError
@@ -154,30 +154,30 @@ class Ledger(StoredBook):
             if digest not in self.book().fits:
                 self._write({"fit": digest})
 
-    def raise_budget(self, budget: Budget) -> None:
-        """Raise the budget, on record: a line says when, and to what.
+    def raise_budget(self, epsilon: float) -> None:
+        """Raise the budget to ε, on record: a line says when, and to what. δ stays.
 
         Raises:
             ValueError: if there is none, or this is not above it.
 
         >>> ledger = Ledger(budget=Budget(1.0))
-        >>> ledger.raise_budget(Budget(3.0))
+        >>> ledger.raise_budget(3.0)
         >>> ledger.budget, len(ledger.book().raised)
         (Budget(epsilon=3.0, delta=1e-05), 1)
         """
+        validate.epsilon(epsilon)
         with self.locked():
             now = self.budget
             if now is None or now == NOTHING:
                 raise ValueError(
-                    f"budget={budget.epsilon:g}: the account has "
+                    f"budget={epsilon:g}: the account has "
                     + ("no budget to raise" if now is None else "lost charges, and stays closed")
                 )
-            if budget.delta != now.delta or budget.epsilon <= now.epsilon:
+            if epsilon <= now.epsilon:
                 raise ValueError(
-                    f"budget={budget.epsilon:g} at δ = {budget.delta:g} must be above "
-                    f"ε = {now.epsilon:g} at δ = {now.delta:g}: a budget is only raised"
+                    f"budget={epsilon:g} must be above ε = {now.epsilon:g}: it is only raised"
                 )
-            self._write({"raised": f"{Note.now().time} {budget.epsilon!r} {budget.delta!r}"})
+            self._write({"raised": f"{Note.now().time} {float(epsilon)!r} {now.delta!r}"})
 
     def holds(self, digest: str) -> bool:
         """Return whether the fit with this digest was saved with this ledger."""

@@ -21,7 +21,7 @@ LABELLED = "classes_from_labels"
 ASSUMED = {
     Origin.FROM_THIS_TABLE: Assumption.CONSTANTS_FROM_TABLE,
     Origin.FROM_ANOTHER_RELEASE: Assumption.CONSTANTS_FROM_ANOTHER_RELEASE,
-    Origin.ESTIMATED_HERE: Assumption.BOUGHT_CONSTANTS,
+    Origin.ESTIMATED_HERE: Assumption.PRIVATE_CONSTANTS,
     Origin.PUBLIC: Assumption.PUBLIC_CONSTANTS,
 }
 """Assumption of a guarantee, by origin of the preprocessing bounds."""

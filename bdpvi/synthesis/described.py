@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from bdpvi._ground.outputs import one_line, several
 from bdpvi.datasets import grid
 from bdpvi.datasets.types import DECLARED, DTYPE, ESTIMATED, ROWS, ColumnType
+from bdpvi.releases.statement import StatementPage
 from bdpvi.score.reading import ANY, TIMES
 from bdpvi.synthesis.synthetic import Synthetic
 
@@ -23,6 +25,19 @@ _SOURCES = {
     ROWS: "from the rows, and not covered by ε",
 }
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def statement_of(made: Synthetic, file: str, content: bytes) -> StatementPage:
+    """Return the statement of a synthetic table, from its file's content."""
+    return StatementPage(
+        what=f"About {several(made.rows, 'row')} of a synthetic table, drawn from noisy counts",
+        file=file,
+        digest=hashlib.sha256(content).hexdigest(),
+        guarantee=str(made.receipt),
+        bound=made.receipt.worst_case,
+        declared=made.receipt.declared,
+        about=f"Schema: {made.receipt.source}" if made.receipt.source else "",
+    )
 
 
 def described(made: Synthetic) -> Iterator[str]:

@@ -283,7 +283,7 @@ def _receipt(bound: Bound, schema: Schema, order: Order, seeded: bool) -> TableR
         (from_rows, Assumption.CONSTANTS_FROM_TABLE),
         (given - {ROWS, ESTIMATED}, Assumption.PUBLIC_CONSTANTS),
         (ESTIMATED in given, Assumption.CONSTANTS_FROM_ANOTHER_RELEASE),
-        (estimated, Assumption.BOUGHT_CONSTANTS),
+        (estimated, Assumption.PRIVATE_CONSTANTS),
         (order.facts, Assumption.DECLARED_FACTS),
     ):
         bound = bound.assuming(assumption) if holds else bound

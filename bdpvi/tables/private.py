@@ -15,7 +15,7 @@ from bdpvi.datasets.dataset import Dataset
 from bdpvi.datasets.table import Table
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.releases import publishing, shared_file
+from bdpvi.releases import publishing, shared_file, statement
 from bdpvi.releases.received import release_of
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables.reading import work_of
@@ -162,6 +162,7 @@ def write_release(work: Work) -> Release:
 
         output = begun.output(content)
         put(output)
+    statement.write(where.out.parent, output)
     if made:
         return made[0]
     spent = storage.open_ledger(secret).worst_case(asked.delta)

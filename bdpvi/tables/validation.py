@@ -39,7 +39,8 @@ def check(asked: Request) -> None:
     elif asked.positive in (None, "") or read_cell(asked.positive, asked.target_type)[2]:
         raise ValueError(
             f"positive={asked.positive!r}: say which value of {asked.target!r} counts as 1; it "
-            "is not taken from the rows"
+            "is not taken from the rows. For counts, numbers or several classes give a model "
+            "(model=, --model)"
         )
     if asked.public.exposure and asked.model is None:
         raise ValueError(

@@ -155,7 +155,7 @@ def test_a_budget_is_planned_said_and_raised(
     assert "model: ε = 1.65 by itself; 2 with all before it" in capsys.readouterr().out
     assert run(*ask, "--epsilon", 2, "--out", tmp_path / "two") == 0
     assert run("account", table, "--budget", 1.5) == 2
-    assert "a budget is only raised" in capsys.readouterr().err
+    assert "it is only raised" in capsys.readouterr().err
 
 
 def test_every_door_has_the_same_delta_by_default() -> None:

@@ -1,4 +1,4 @@
-"""Write the page of the documentation about the faults: what could go wrong, and what notices it.
+"""Write the page about the faults: what goes wrong, and what notices it.
 
 python tests/sabotage/page.py
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from fault import HERE, faults
 
-PAGE = HERE.parents[1] / "docs" / "what-could-go-wrong.md"
+PAGE = HERE / "FAULTS.md"
 PROSE = """\
-# What could go wrong
+# Faults, and what notices them
 
 A privacy library can be wrong without a sign: its numbers look the same. So each fault counted
 below is a change of the code, kept beside the tests. A program puts it into a copy of the library

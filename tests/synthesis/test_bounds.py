@@ -271,7 +271,7 @@ def test_the_receipt_says_what_was_bought(tmp_path: Path) -> None:
     assert receipt.source == f"Questionnaire; the others {bounds.SOURCE}"
     assert receipt.worst_case.assumptions == (
         Assumption.PUBLIC_CONSTANTS,
-        Assumption.BOUGHT_CONSTANTS,
+        Assumption.PRIVATE_CONSTANTS,
         Assumption.DECLARED_FACTS,
         Assumption.PROCESS_ALONE,
     )
@@ -284,7 +284,7 @@ def test_the_receipt_says_what_was_bought(tmp_path: Path) -> None:
     assert load(tmp_path / "s.json").receipt == receipt
     assert "2000 different" not in (tmp_path / "s.json").read_text(encoding="utf-8")
     none = made(people(), ledger=Ledger()).receipt.worst_case.assumptions
-    assert none == (Assumption.BOUGHT_CONSTANTS, Assumption.DECLARED_FACTS)
+    assert none == (Assumption.PRIVATE_CONSTANTS, Assumption.DECLARED_FACTS)
 
 
 def test_the_ledger_has_all_of_it_before_anything_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,7 @@ def test_a_table_is_shared_and_more_rows_made(people: Path) -> None:
     said = run(*shared)
     assert "worst-case DP: ε = 1 at δ = 1e-05" in said
     assert sorted(one.name for one in (folder / "shared").iterdir()) == [
+        "statement.html",
         "synthetic.csv",
         "synthetic.json",
     ]
@@ -122,7 +123,7 @@ def test_without_a_schema_constants_are_bought_under_the_same_epsilon(
     entries = Ledger(folder / "people.csv.ledger.jsonl").entries()
     assert [entry.kind for entry in entries] == ["release"]  # one charge for all of it
     shared, secret = folder / "shared", folder / "shared.secret"
-    names = ["synthetic-1.csv", "synthetic-2.csv", "synthetic.json"]
+    names = ["statement.html", "synthetic-1.csv", "synthetic-2.csv", "synthetic.json"]
     assert sorted(one.name for one in shared.iterdir()) == names
     rows = (shared / "synthetic-1.csv").read_text(encoding="utf-8")
     assert rows.startswith("age,sick\n")

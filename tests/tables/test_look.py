@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -182,6 +183,26 @@ def test_codes_days_and_identifiers_have_their_options() -> None:
     assert found.costly
 
 
+@pytest.mark.parametrize(
+    ("values", "option"),
+    [
+        (
+            ["mild", "very ill", "well"],
+            "--positive VALUE, or --model multinomial --classes mild --classes well "
+            "--classes 'very ill'",
+        ),
+        (["0", "1", "2", "3"], "--model poisson --largest N"),
+        (["1.5", "0", "-2", "3"], "--model linear --target-bounds LOW HIGH"),
+        ([str(n) for n in range(60)], "--model poisson --largest N"),
+        ([f"person {n}" for n in range(60)], "--positive VALUE"),
+    ],
+)
+def test_a_target_of_several_values_names_its_model(values: list[str], option: str) -> None:
+    frame = pd.DataFrame({"target": texts(*values, rows=60), "age": texts("1", "2", rows=60)})
+    found = options(looked(frame, target="target"))
+    assert {*shlex.split(found[0])} == {*shlex.split(option)}
+
+
 def test_spellings_of_the_target_are_counted() -> None:
     frame = pd.DataFrame({"sick": texts("yes", "Yes", "YES", "no", "yes ", "no", rows=60)})
     found = looked(frame, target="sick", positive="yes")
@@ -196,7 +217,8 @@ def test_spellings_of_the_target_are_counted() -> None:
     found = looked(frame, target="sick", positive="yes", types=good)
     assert found.target is not None
     assert (found.target.counts, found.findings) == ({"yes": 40, "no": 20}, ())
-    assert options(looked(frame, target="sick")) == ["--positive VALUE"]
+    two = frame.replace(["Yes", "YES", "yes "], "yes")
+    assert options(looked(two, target="sick")) == ["--positive VALUE"]
     assert looked(frame, target="sick", positive=None).findings == ()  # several classes
     assert "No cell is 'ill'" in str(looked(frame, target="sick", positive="ill").findings[0])
 

@@ -28,7 +28,7 @@ from bdpvi.releases.transaction import Transaction
 from bdpvi.synthesis import Counts
 from bdpvi.tables.prepared import Prepared
 
-PUBLIC, BOUGHT = Assumption.PUBLIC_CONSTANTS, Assumption.BOUGHT_CONSTANTS
+PUBLIC, BOUGHT = Assumption.PUBLIC_CONSTANTS, Assumption.PRIVATE_CONSTANTS
 THIS, ANOTHER = Assumption.CONSTANTS_FROM_TABLE, Assumption.CONSTANTS_FROM_ANOTHER_RELEASE
 OF_CONSTANTS = {PUBLIC, BOUGHT, THIS, ANOTHER}
 MODEL = bdpvi.BayesianLogisticRegression(intercept=True, limit=2.0)

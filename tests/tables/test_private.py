@@ -76,11 +76,11 @@ def test_one_command_makes_a_model_that_may_be_shared(
     assert "no Bayesian ε" in said
     assert "simulated releases" in said
     assert "no ε covers them" in said
-    assert [path.name for path in out.iterdir()] == ["release.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["release.json", "statement.html"]
     shared = (out / "release.json").read_text("utf-8")
     release = bdpvi.load_release(out / "release.json")
     assert "were estimated privately: ε covers them" in release.receipt.meaning
-    assert Assumption.BOUGHT_CONSTANTS in release.receipt.bound.assumptions
+    assert Assumption.PRIVATE_CONSTANTS in release.receipt.bound.assumptions
     # Neither exact constants, nor one patient's category (let in with probability 1e-9), nor
     # scores, nor the number of records.
     encoding = release.encoding

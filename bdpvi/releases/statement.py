@@ -1,0 +1,171 @@
+"""A statement beside what is shared: one printable page for people who read no code.
+
+Everything on it follows from the shared file, so it is as public as the file. Each fact stands
+once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bdpvi._ground import page
+from bdpvi._ground.schema import parsed
+from bdpvi._ground.version import __version__
+from bdpvi.datasets.origin import DECLARED
+from bdpvi.privacy.assumptions import facts
+from bdpvi.privacy.cost import Bound, Kind, meaning
+from bdpvi.releases import basis
+from bdpvi.releases.estimate import LEFT_OUT
+from bdpvi.releases.summary import Coefficient
+
+NAME = "statement.html"
+TITLE = "Privacy statement"
+NOT_SAID = (
+    "It does not say that nothing can be learned about a person. What is learned from everybody "
+    "else, such as that older people are ill more often, also applies to people who are not in the "
+    "table.",
+    "It does not cover what was published elsewhere about the same people without this account.",
+    "It does not say that the model is right, or that what it finds is a cause.",
+)
+"""What no guarantee says."""
+
+
+class Line(NamedTuple):
+    """A coefficient as the page draws it, and where, in per cent of its own line."""
+
+    cells: tuple[str, ...]
+    ends: tuple[float, float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatementPage:
+    """What a statement says of a shared file.
+
+    Attributes:
+        what: what was released, in words.
+        file: its name, and ``digest`` its SHA-256.
+        guarantee: its guarantee, as its receipt has it.
+        bound: the same, priced.
+        declared: what the owner declared, by name.
+        about: the rest of what the receipt says about the table.
+        head: titles of the table of coefficients, if it has any.
+        lines: the coefficients, with ``notes`` on them.
+    """
+
+    what: str
+    file: str
+    digest: str
+    guarantee: str
+    bound: Bound
+    declared: Mapping[str, str]
+    about: str
+    head: tuple[str, ...] = ()
+    lines: tuple[Line, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def plain(self) -> str:
+        """The guarantee in plain English."""
+        return plain(self.bound)
+
+    @property
+    def assumptions(self) -> list[tuple[str, str]]:
+        """What it rests on, by name, each in a sentence."""
+        found = self.bound.assumptions
+        names = (one.name.lower().replace("_", " ") for one in found)
+        return list(zip(names, facts(found), strict=True))
+
+    @property
+    def member(self) -> str:
+        """What anybody tells about who is in the table; "" if no public number says it."""
+        if self.bound.kind is not Kind.WORST_CASE or not self.bound.reliable:
+            return ""
+        words = self.bound.membership.in_one_sentence(self.bound.unit)
+        return words[0].upper() + words[1:]
+
+    def html(self) -> str:
+        """Return the page."""
+        template = Path(__file__).with_name("statement.html.j2")
+        return page.render(
+            template, title=TITLE, facts=self, version=__version__, not_said=NOT_SAID
+        )
+
+
+def plain(bound: Bound) -> str:
+    """Return a guarantee in sentences that need no other; of rarer kinds as the receipt has it.
+
+    >>> worst = Bound(kind=Kind.WORST_CASE, epsilon=0.5, delta=1e-5, by="")
+    >>> plain(worst).partition(".")[0]
+    'Everything released would have come out almost as likely without one record'
+    """
+    times = f"{math.exp(min(bound.epsilon, 700.0)):.3g} times as likely"
+    if bound.kind is Kind.WORST_CASE and bound.reliable:
+        return (
+            f"Everything released would have come out almost as likely without {bound.unit}. "
+            f"Almost means: no result is more than {times} with it as without it, or the reverse, "
+            f"except for results that together have a chance of at most {bound.delta:g}."
+        )
+    if bound.kind is Kind.BAYESIAN and bound.reliable:
+        return (
+            "For a random person like those in this table, everything released would have come "
+            "out almost as likely without their record. This is a mean over such people and not a "
+            "worst case: somebody unlike the others may be fully exposed, and it holds for this "
+            "table, not for every one."
+        )
+    words = meaning(bound.kind, bound.relation, bound.unit, bound.share, bound.confidence)
+    return words.rstrip(".") + "."
+
+
+def of_release(content: bytes, file: str = "release.json") -> StatementPage:
+    """Return the facts of a release's file."""
+    from bdpvi.releases.received import release_of
+
+    made = release_of(content)
+    summary = made.summary(odds=True)
+    rows = [row for row in summary.coefficients if row.note != LEFT_OUT]
+    ends = {row.label: _ends(row) for row in rows}
+    head, *cells = summary.rows()
+    target: Any = made.preprocessing.get("target")
+    column = f" of {target['column']!r}" if isinstance(target, dict) and "column" in target else ""
+    kind = getattr(made.model, "kind", "logistic" if _is_logistic(made.model) else "")
+    declared: Any = made.preprocessing.get(DECLARED, {})
+    listed = basis.about({DECLARED: declared})
+    return StatementPage(
+        what=f"A {kind} regression{column}".replace("  ", " ") if kind else "A posterior",
+        file=file,
+        digest=hashlib.sha256(content).hexdigest(),
+        guarantee=str(made.receipt),
+        bound=made.receipt.bound,
+        declared=declared,
+        about=made.receipt.about.replace(listed, "").strip(" .") if listed else made.receipt.about,
+        head=tuple(head),
+        lines=tuple(Line(tuple(one), ends.get(one[0])) for one in cells),
+        notes=tuple(summary.notes()[:-1]),
+    )
+
+
+def _is_logistic(model: object) -> bool:
+    from bdpvi.models.logistic import BayesianLogisticRegression
+
+    return isinstance(model, BayesianLogisticRegression)
+
+
+def _ends(row: Coefficient) -> tuple[float, float, float] | None:
+    """Return where an interval and its estimate lie on a line of 100, whose middle is 0."""
+    if row.low is None or row.high is None:
+        return None
+    scale = 48 / (max(abs(row.low), abs(row.high)) or 1.0)
+    return 50 + scale * row.low, 50 + scale * row.mean, 50 + scale * row.high
+
+
+def write(folder: Path, content: bytes) -> None:
+    """Write the statement of a release beside it, unless there is one."""
+    from bdpvi._ground import store
+
+    if store.nothing_at(folder / NAME) and "samples" in parsed(content):
+        store.write(folder / NAME, of_release(content).html().encode())
