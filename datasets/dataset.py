@@ -218,9 +218,8 @@ class Dataset:
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = torch.float64) -> Dataset:
         """Return the data on ``device``; features and targets become ``dtype``, if it is given."""
-        kinds = {"ids": None}
-        moved: Any = {n: one.to(device, kinds.get(n, dtype)) for n, one in self._tensors.items()}
-        return replace(self, **moved)
+        moved: Any = {n: one.to(device, dtype) for n, one in self._tensors.items() if n != "ids"}
+        return replace(self, ids=self.ids.to(device), **moved)
 
     def of_people(self, people: People) -> Dataset:
         """Return the data as records of these people, with their ledger."""

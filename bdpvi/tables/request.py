@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from bdpvi._ground import validate
 from bdpvi._ground.types import Machine as Machine
 from bdpvi._ground.types import Unit as Unit
+from bdpvi.datasets.weights import weight_words
 
 if TYPE_CHECKING:  # so that a command's help is quick
     from bdpvi.bayesian.gated.route import PosteriorDraws
@@ -87,8 +88,6 @@ class Public:
             from bdpvi.releases.row_counts import magnitude
 
             magnitude(self.rows)
-        from bdpvi.datasets.weights import weight_words
-
         weight_words(f"weights={self.weights!r}", self.weights, self.largest_weight)
         if self.from_data and self.constants is not None:
             raise ValueError("from_data=True and constants were both given; give one")
@@ -102,13 +101,12 @@ class Public:
     @property
     def left_out(self) -> tuple[str, ...]:
         """Columns that are no features."""
-        return (*self.drop, *([self.weights] if self.weights else ()))
+        return (*self.drop, *filter(None, [self.weights]))
 
     @property
     def measuring(self) -> dict[str, str]:
         """Options of :func:`bdpvi.datasets.dataset_from_frame` for exact constants."""
-        given = {name: getattr(self, name) for name in ("missing", "encoding", "unknown")}
-        return {name: one for name, one in given.items() if one}
+        return {n: one for n in ("missing", "encoding", "unknown") if (one := getattr(self, n))}
 
     @cached_property
     def kinds(self) -> dict[str, str]:
@@ -249,7 +247,6 @@ class Request:
                 exposure=exposure,
             ),
         )
-
         for factor in (factor for term in terms for factor in term):
             factor.check(columns.get(factor.column))
         return made
@@ -375,7 +372,6 @@ class Request:
     def declarations(self) -> dict[str, str]:
         """The owner's declarations about the table, in words."""
         from bdpvi.datasets.origin import declarations, target_bounds
-        from bdpvi.datasets.weights import weight_words
         from bdpvi.releases.persons import OTHER_PEOPLE
         from bdpvi.releases.row_counts import about
 
