@@ -5,10 +5,11 @@
 A population follows the model of ``benchmarks/intervals.py``. A person's weight is
 2 exp(0.8z + c/2) with a normal z, clipped to 1 to 8, where c is 1 or −1 with the target's label, or
 the sign of its error; the person is in the table with chance 1/weight. So rows without their
-weights have another law. The largest weight is declared as 8, or as 4, by which some are clipped; δ = 1e-5. Reported for
-95 % intervals, over all coefficients with standard errors, among tables that pass the gate: their
-coverage, that of the coefficient with the lowest, that of the same release without the weights, and
-the median width over that of the weighted fit without privacy, by its own sandwich.
+weights have another law. The largest weight is declared as 8, or as 4, by which some are clipped;
+δ = 1e-5. Reported for 95 % intervals, over all coefficients with standard errors, among tables that
+pass the gate: their coverage, that of the coefficient with the lowest, and that of the same release
+without the weights; of all tables, coverage of the weighted fit without privacy, by its sandwich;
+the median width over its.
 """
 
 from __future__ import annotations

@@ -14,10 +14,8 @@ from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.items import Items, of_arrow
-from bdpvi.datasets.origin import DECLARED
 from bdpvi.datasets.records import Held, Records, Spread
 from bdpvi.datasets.records import People as People
-from bdpvi.datasets.weights import shares_of, weight_words
 
 _IDS = 2**28
 
@@ -101,6 +99,8 @@ class Dataset:
         if len(torch.unique(self.ids)) != len(self.ids):
             raise ValueError("ids must be unique: a record would be charged twice as two records")
         if self.weights is not None:
+            from bdpvi.datasets.weights import shares_of  # late: few records have any
+
             validate.same_length("weights", self.weights, "x", self.x)
             object.__setattr__(self, "weights", shares_of(self.weights))
         if not all(map(_finite, self._tensors.values())):
@@ -168,12 +168,10 @@ class Dataset:
             raise ValueError(
                 f"y must have shape (records,), got {tuple(targets.shape)}; a column is y[:, 0]"
             )
-        made: dict[str, Any] = {"feature_names": texts, "name": name}
-        if said := weight_words("weights", weights, largest_weight):
-            given = validate.numbers("weights", of_arrow(weights))
-            made |= {"weights": shares_of(given, largest_weight or 1.0)}
-            made |= {"preprocessing": {DECLARED: {"weights": said}}}
-        return cls(validate.numbers("x", x), targets, **made)
+        from bdpvi.datasets.weights import given_weights  # late: few records have any
+
+        given = given_weights(of_arrow(weights), largest_weight)
+        return cls(validate.numbers("x", x), targets, feature_names=texts, name=name, **given)
 
     def __len__(self) -> int:
         return len(self.x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground import validate
+from bdpvi.datasets.origin import DECLARED
 
 if TYPE_CHECKING:  # so that a command's help is quick
     from torch import Tensor
@@ -55,6 +56,18 @@ def weight_words(name: str, weights: object, largest: float | None) -> str:
         )
     bound = f"{validate.positive('largest_weight', largest):g}"
     return f"{name}, of which more than {bound} counts as {bound}"
+
+
+def given_weights(weights: object, largest: float | None) -> dict[str, Any]:
+    """Return what :class:`bdpvi.Dataset` takes of weights, (N,), and their bound; errors as above.
+
+    >>> given_weights([1.0, 4.0], 2.0)["preprocessing"]
+    {'declared': {'weights': 'weights, of which more than 2 counts as 2'}}
+    """
+    if not (said := weight_words("weights", weights, largest)):
+        return {}
+    shares = shares_of(validate.numbers("weights", weights), largest or 1.0)
+    return {"weights": shares, "preprocessing": {DECLARED: {"weights": said}}}
 
 
 def refuse_weights(data: Any, what: str) -> None:
