@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from bdpvi.models.negative_binomial import BayesianNegativeBinomialRegression
     from bdpvi.models.ordinal import BayesianOrdinalRegression
     from bdpvi.models.poisson import BayesianPoissonRegression
+    from bdpvi.models.survival import BayesianSurvivalRegression
     from bdpvi.networks.deep import make_private
     from bdpvi.privacy.cost import Bound, Cost
     from bdpvi.privacy.ledger import Ledger
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from bdpvi.programs.private_svi import PrivateSVI
     from bdpvi.releases.released import Release
     from bdpvi.releases.shared_file import load_release, save_release
-    from bdpvi.synthesis.released import synthesize
+    from bdpvi.synthesis.released import describe, synthesize
     from bdpvi.tables.prepared import fit_private
     from bdpvi.tables.private import private
 else:
@@ -89,6 +90,7 @@ else:
             "models.negative_binomial": ("BayesianNegativeBinomialRegression",),
             "models.ordinal": ("BayesianOrdinalRegression",),
             "models.poisson": ("BayesianPoissonRegression",),
+            "models.survival": ("BayesianSurvivalRegression",),
             "networks.deep": ("make_private",),
             "privacy.cost": ("Bound", "Cost"),
             "privacy.ledger": ("Ledger",),
@@ -96,7 +98,7 @@ else:
             "programs.private_svi": ("PrivateSVI",),
             "releases.shared_file": ("load_release", "save_release"),
             "releases.released": ("Release",),
-            "synthesis.released": ("synthesize",),
+            "synthesis.released": ("describe", "synthesize"),
             "tables.private": ("private",),
             "tables.prepared": ("fit_private",),
         },
@@ -130,6 +132,7 @@ __all__ = [
     "BayesianNegativeBinomialRegression",
     "BayesianOrdinalRegression",
     "BayesianPoissonRegression",
+    "BayesianSurvivalRegression",
     "Bound",
     "Budget",
     "BudgetExceededError",
@@ -151,6 +154,7 @@ __all__ = [
     "WorstCaseDP",
     "check",
     "cost",
+    "describe",
     "fit",
     "fit_private",
     "load_fit",

@@ -16,6 +16,7 @@ from bdpvi._ground.version import __version__
 from bdpvi.commands import (
     account,
     check,
+    describe,
     options,
     partition,
     predict,
@@ -32,7 +33,6 @@ GONE = {
     "fit": _IN_PYTHON,
     "release": _IN_PYTHON,
     "cost": "`bdpvi account PLACE` shows what was spent",
-    "describe": "`bdpvi show FILE` says what a shared file says",
     "ledger": "`bdpvi account PLACE` shows it, and `bdpvi account PLACE --repair` repairs it",
 }
 """Former commands, and what takes their place."""
@@ -52,6 +52,7 @@ for command in (
     summary.summary,
     show.show,
     partition.partition,
+    describe.describe,
     synthesize.synthesize,
     synthesize.sample,
     account.account,

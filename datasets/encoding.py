@@ -36,7 +36,7 @@ from bdpvi.datasets.columns import (
 )
 from bdpvi.datasets.columns import with_text_names as with_text_names
 from bdpvi.datasets.origin import Origin
-from bdpvi.datasets.terms import Features, Term, features_of, joined, of_terms, references_of
+from bdpvi.datasets.terms import Features, Term, check_terms, joined, of_columns, references_of
 from bdpvi.datasets.types import ColumnType
 
 if TYPE_CHECKING:
@@ -120,9 +120,7 @@ class Encoding:
         if none := [c.name for c in self.columns if self.unknown != "other" and not c.features]:
             raise ValueError(f"column {none[0]!r} must have at least one category")
         if self.terms:
-            used = {factor.column for term in self.terms for factor in term}
-            if not used <= {c.name for c in self.columns}:
-                raise ValueError(f"terms must be of the columns, got {used!r:.200}")
+            check_terms(self.terms, self.columns)
             _ = self.blocks
 
     @property
@@ -139,8 +137,8 @@ class Encoding:
     def blocks(self) -> tuple[Features, ...]:
         """The features of each column, or of each term, in order."""
         every = self.unknown == "other"
-        plain = (features_of(c, self.of_column(c), every or c.missing) for c in self.columns)
-        return of_terms(self.terms, tuple(plain))
+        named = ((c, self.of_column(c), every or c.missing) for c in self.columns)
+        return of_columns(self.terms, tuple(named))
 
     @property
     def groups(self) -> tuple[tuple[Features, tuple[int, ...]], ...]:

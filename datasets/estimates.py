@@ -306,7 +306,7 @@ def estimate(
     charges = [charged] * bool(charged)
     if given is None:
         return Encoding(columns, SOURCE, unknown="other").of([origin], charges)
-    found = Encoding(columns, f"{given.source}; the others {SOURCE}", unknown="other")
+    found = Encoding(columns, f"{given.source.rstrip('.')}; the others {SOURCE}", unknown="other")
     return found.of([*given.origins, origin], [*given.purchases, *charges])
 
 

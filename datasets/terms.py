@@ -34,6 +34,12 @@ def _clamped(column: Column, features: Floats) -> Floats:
     return np.clip(features[:, 0], -BOUND, BOUND)
 
 
+def _check_number(name: str, column: Column | None) -> None:
+    """Raise ValueError if a column is known and no number."""
+    if column is not None and not isinstance(column, Numeric):
+        raise ValueError(f"{name!r} is a category, and is used as a number")
+
+
 @dataclass(frozen=True)
 class Plain:
     """A column itself: a number within its bounds, or a category's levels, 0 or 1.
@@ -55,6 +61,11 @@ class Plain:
 
     def check(self, column: Column | None) -> None:
         """Raise ValueError unless it suits the column's public constants, None without any."""
+        levels = getattr(column, "categories", ())
+        if self.reference and column is not None and self.reference not in levels:
+            raise ValueError(
+                f"C({self.column}): {self.reference!r} is not one of its levels {levels!r:.200}"
+            )
 
     def _kept(self, column: Column, width: int) -> list[int]:
         """Return the places of the column's features that a product has, of ``width`` in all."""
@@ -99,6 +110,7 @@ class Power:
 
     def check(self, column: Column | None) -> None:
         """See :meth:`Plain.check`."""
+        _check_number(self.column, column)
 
     def values(self, column: Column, features: Floats) -> Floats:
         """See :meth:`Plain.values`."""
@@ -128,6 +140,7 @@ class Log:
 
     def check(self, column: Column | None) -> None:
         """See :meth:`Plain.check`."""
+        _check_number(self.column, column)
         if column is None:
             raise ValueError(
                 f"log({self.column}): it needs public bounds above 0 (--constants, or bdpvi table)"
@@ -192,6 +205,7 @@ class Spline:
 
     def check(self, column: Column | None) -> None:
         """See :meth:`Plain.check`."""
+        _check_number(self.column, column)
         if self.knots and column is None:
             raise ValueError(
                 f"bs({self.column}): knots need public bounds (--constants, or bdpvi table); df= "
@@ -284,32 +298,36 @@ class Features(NamedTuple):
         return math.prod(per.get(name, 1.0) ** degree for name, degree in degrees)
 
 
-def features_of(column: Column, names: tuple[str, ...], blank: bool) -> Features:
-    """Return the features of a column with these names."""
-    others = [(0.0, 1.0)] * (len(names) - len(column.scales))
-    return Features(names, (*column.scales, *others), column, blank)
-
-
-def of_terms(terms: Sequence[Term], plain: Sequence[Features]) -> tuple[Features, ...]:
-    """Return the features of terms, by those of the columns; without terms, of each column.
+def of_columns(
+    terms: Sequence[Term], columns: Sequence[tuple[Column, tuple[str, ...], bool]]
+) -> tuple[Features, ...]:
+    """Return the features of each term, or without terms of each column.
 
     A number that is no term by itself has its sign of a blank at the end.
+
+    Args:
+        terms: the terms.
+        columns: each column, the names of its features, and whether the last says it is blank.
     """
+    plain = []
+    for one, names, blank in columns:
+        others = [(0.0, 1.0)] * (len(names) - len(one.scales))
+        plain.append(Features(names, (*one.scales, *others), one, blank))
     if not terms:
         return tuple(plain)
-    left = {one.column.name: one for one in plain if one.column is not None}
-    columns = {name: one.column for name, one in left.items() if one.column is not None}
-    names = {name: one.names for name, one in left.items()}
+    known = {one.name: one for one, _, _ in columns}
+    left = dict(zip(known, plain, strict=True))
+    named = {name: one.names for name, one in left.items()}
     used = {factor.column for term in terms for factor in term}
     made = []
     for term in terms:
         if len(term) == 1 and isinstance(term[0], Plain):
             made.append(left.pop(term[0].column))
             continue
-        own = names_of(term, columns, names)
-        made.append(Features(own, ((0.0, scale_of(term, columns)),) * len(own), None, term=term))
+        own = names_of(term, known, named)
+        made.append(Features(own, ((0.0, scale_of(term, known)),) * len(own), None, term=term))
     for name, one in left.items():
-        if name in used and columns[name].scaled and one.blank:
+        if name in used and known[name].scaled and one.blank:
             made.append(Features(one.names[-1:], ((0.0, 1.0),), None, blank=True, sign=name))
     return tuple(made)
 
@@ -329,6 +347,15 @@ def joined(
             for one in blocks
         ]
     )
+
+
+def check_terms(terms: Sequence[Term], columns: Sequence[Column]) -> None:
+    """Raise ValueError unless the terms are of these columns, and suit them."""
+    named = {column.name: column for column in columns}
+    for factor in (factor for term in terms for factor in term):
+        if factor.column not in named:
+            raise ValueError(f"terms has {factor.column!r}, which is not a column")
+        factor.check(named[factor.column])
 
 
 def references_of(terms: Sequence[Term], columns: Sequence[Column]) -> dict[str, str]:

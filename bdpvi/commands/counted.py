@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bdpvi._ground.types import Budget
-    from bdpvi.commands.sampled import SampleOptions
     from bdpvi.datasets.identity import Identity
     from bdpvi.datasets.records import Records
     from bdpvi.privacy.ledger import Ledger
@@ -33,7 +33,16 @@ if TYPE_CHECKING:
     from bdpvi.synthesis.order import Order
     from bdpvi.tables import Machine
 
-COUNTS = "synthetic.json"
+T = TypeVar("T")
+
+
+CountedData = Annotated[
+    str,
+    typer.Option(
+        help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of one "
+        "kind; read in blocks."
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +51,15 @@ class CountOptions:
 
     epsilon: Annotated[float, typer.Option(help="Worst-case ε of all outputs.")]
     delta: Delta = 1e-5
-    target: Annotated[str, typer.Option(help="Most important column, such as a label.")] = ""
-    also: Annotated[
-        list[str] | None,
-        typer.Option(help="Columns a,b,c that are counted together too."),
-    ] = None
     from_data: Annotated[
         bool,
         typer.Option("--from-data", help="Treat levels and bounds read from the rows as public."),
     ] = False
+
+    @property
+    def given(self) -> tuple[str, dict[str, Any]]:
+        """The most important column, and more settings of :class:`bdpvi.synthesis.Counts`."""
+        return "", {}
 
 
 class Counting:
@@ -98,8 +107,9 @@ class Counting:
         self.table = tables.Table.of(data, file=known.file)
         self.header = remaining(list(self.table.header), columns.drop or ())
         self.known, self.whom, self.blocks = known, whom, tables.in_blocks(data) or in_blocks
+        target, more = counts.given
         settings = Counts(
-            also=tuple(tuple(names.split(",")) for names in counts.also or ()),
+            **more,
             unit=whom["unit"],
             rows_per_unit=whom["rows_per_unit"],
             categorical=tuple(columns.categorical or ()),
@@ -107,7 +117,7 @@ class Counting:
         )
         self.asked: dict[str, Any] = {
             "schema": in_file(known.schema, self.header, known.file),
-            "target": counts.target or None,
+            "target": target or None,
             "epsilon": counts.epsilon,
             "delta": counts.delta,
             "settings": settings,
@@ -151,14 +161,20 @@ class Counting:
         self.used, self.identity = used, Identity.of(frame, known.file.signs[:2])
 
     def publish(
-        self, fraction: float | None, samples: SampleOptions, machine: Machine
-    ) -> tuple[Synthetic, Ledger, pd.DataFrame]:
-        """Charge, count and publish; return the release, the ledger, and the shared rows.
+        self,
+        file: str,
+        write: Callable[[Synthetic, Path, Callable[[Path, bytes], None], int], T],
+        machine: Machine,
+        fraction: float | None = None,
+    ) -> tuple[Synthetic, Ledger, T]:
+        """Charge, count and publish; return the release, the ledger, and what was written.
 
         Args:
-            fraction: of the rows, held out for the report; None for none.
-            samples: the rows that are shared.
+            file: name of the file of counts.
+            write: writes what else is shared: takes the release, the folder, what writes a file,
+                and a seed that the release gives; returns it.
             machine: workers and bars.
+            fraction: of the rows, held out for the report; None for none.
         """
         from bdpvi.releases import publishing, statement
         from bdpvi.synthesis.described import statement_of
@@ -190,17 +206,17 @@ class Counting:
         ):
 
             def content() -> bytes:
-                place = where.out / COUNTS
-                step = publishing.transaction(begun, people, "synthesize", place, alone=True)
+                place, what = where.out / file, order.settings.door
+                step = publishing.transaction(begun, people, what, place, alone=True)
                 return self.count_rows(order, rows, step, fraction)
 
             output = begun.output(content)
-            put(public / COUNTS, output)
+            put(public / file, output)
             made = of_bytes(output)
             seed = int.from_bytes(hashlib.sha256(output).digest()[:8], "big")
-            put(public / statement.NAME, statement_of(made, COUNTS, output).html().encode())
-            shared = samples.write(made, public, put, seed=seed, bars=machine.progress)
-        return made, people, shared
+            put(public / statement.NAME, statement_of(made, file, output).html().encode())
+            written = write(made, public, put, seed)
+        return made, people, written
 
     def open_ledger(self, whose: Identity | None) -> tuple[Ledger, Budget | None]:
         """Return the table's ledger, and the limit that it gets."""

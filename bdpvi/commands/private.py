@@ -48,15 +48,17 @@ GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP"}
 class RequestOptions:
     """What is asked of the table."""
 
-    target: Annotated[str, typer.Option("--target", "--formula", help=WORDS["target"])] = ""
+    target: Annotated[
+        str, typer.Option("--target", "--formula", "--time", help=WORDS["target"])
+    ] = ""
     positive: Annotated[str, typer.Option(help=WORDS["positive"])] = ""
     model: Annotated[
         str,
         typer.Option(
             help="logistic, for a yes/no target; linear, for numbers, with --target-bounds; "
             "poisson or negative-binomial, for counts, with --largest; multinomial or ordinal, for "
-            "several --classes. All but the first have intervals. Rows with an invalid target are "
-            "left out."
+            "several --classes; survival, for the --time until an --event, with --cuts. All but "
+            "the first have intervals. Rows with an invalid target are left out."
         ),
     ] = "logistic"
     target_bounds: Annotated[
@@ -75,6 +77,14 @@ class RequestOptions:
     exposure: Annotated[str, typer.Option(help=WORDS["exposure"])] = ""
     weights: Annotated[str, typer.Option(help=WORDS["weights"])] = ""
     largest_weight: Annotated[float | None, typer.Option(help=WORDS["largest_weight"])] = None
+    event: Annotated[str, typer.Option(help=WORDS["event"])] = ""
+    cuts: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Public end of an interval with a constant hazard, of a survival regression; once "
+            "for each. At the last one follow-up ends: later times count as censored there."
+        ),
+    ] = None
     base_rate: Annotated[float | None, typer.Option(help=WORDS["base_rate"])] = None
     rows: Annotated[float | None, typer.Option(help=WORDS["rows"])] = None
     epsilon: Annotated[float, typer.Option(help=WORDS["epsilon"])]
@@ -144,8 +154,10 @@ class RequestOptions:
         public = Public(**given)
         if data not in options.TABLES:
             options.check_target(data, self.target, "column to predict")
-            same = ("from_data", "exposure", "base_rate", "rows", "missing", "unknown", "encoding",
-                    "weights", "largest_weight")  # fmt: skip
+            same = (
+                *("from_data", "exposure", "event", "base_rate", "rows", "missing", "unknown"),
+                *("encoding", "weights", "largest_weight"),
+            )
             public = columns.public(
                 known,
                 self.constants,

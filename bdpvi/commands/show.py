@@ -11,7 +11,12 @@ from bdpvi._ground import outputs, store
 
 
 def show(
-    shared: Annotated[Path, typer.Argument(help="File synthetic.json, or one with a release.")],
+    shared: Annotated[
+        Path, typer.Argument(help="File synthetic.json or counts.json, or one with a release.")
+    ],
+    by: Annotated[
+        str, typer.Option(help="Column of levels whose groups a table of counts is shown by.")
+    ] = "",
     html: Annotated[
         Path | None,
         typer.Option(help="New file for the statement: one page for people who read no code."),
@@ -19,8 +24,8 @@ def show(
 ) -> None:
     """Show what a shared file says at no cost: what ε covered, and the noisy counts of its columns.
 
-    Of a synthetic table it shows columns, kinds, levels or bounds, shares of levels and quantiles
-    of numbers; of a release its guarantee and its coefficients, as bdpvi summary does.
+    Of a synthetic table or of the counts of a Table 1 it shows columns, kinds, levels or bounds,
+    and the Table 1; of a release its guarantee and its coefficients, as bdpvi summary does.
     """
     from bdpvi._ground.schema import parsed
     from bdpvi.releases import shared_file, statement
@@ -35,7 +40,9 @@ def show(
     if table:
         made = load(shared)
         page = statement_of(made, shared.name, content)
-        outputs.show(*described(made))
+        outputs.show(*described(made, by or None))
+    elif by:
+        raise ValueError(f"by={by!r}: {shared} has no counts of groups; leave it out")
     else:
         found = shared_file.load_release(shared)
         page = statement.of_release(content, shared.name)

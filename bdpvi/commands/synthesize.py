@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import quality
-from bdpvi.commands.counted import Counting, CountOptions
+from bdpvi.commands.counted import CountedData, Counting, CountOptions
 from bdpvi.commands.engine import WorkerOptions
 from bdpvi.commands.options import (
     AccountOptions,
@@ -24,6 +26,8 @@ from bdpvi.commands.quality import ReportOptions
 from bdpvi.commands.sampled import SampleOptions, rows_text
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from bdpvi.privacy.cost import Bound
     from bdpvi.privacy.ledger import Ledger
     from bdpvi.synthesis import Synthetic
@@ -34,16 +38,26 @@ _USUAL = 1e-5
 """δ of other works on a table without a budget."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PairOptions(CountOptions):
+    """What is counted."""
+
+    target: Annotated[str, typer.Option(help="Most important column, such as a label.")] = ""
+    also: Annotated[
+        list[str] | None,
+        typer.Option(help="Columns a,b,c that are counted together too."),
+    ] = None
+
+    @property
+    def given(self) -> tuple[str, dict[str, Any]]:
+        """The target, and the groups of columns."""
+        return self.target, {"also": tuple(tuple(one.split(",")) for one in self.also or ())}
+
+
 @of_fields
 def synthesize(
-    data: Annotated[
-        str,
-        typer.Option(
-            help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of "
-            "one kind; read in blocks."
-        ),
-    ],
-    counts: CountOptions,
+    data: CountedData,
+    counts: PairOptions,
     columns: ColumnOptions,
     account: AccountOptions,
     samples: SampleOptions,
@@ -77,10 +91,16 @@ def synthesize(
     work.look_first(screen)
     rehearse(order, work.known.file, rows_text)
     fraction = None if work.blocks or report.no_report else report.test_fraction
+
+    def write(
+        made: Synthetic, folder: Path, put: Callable[[Path, bytes], None], seed: int
+    ) -> pd.DataFrame:
+        return samples.write(made, folder, put, seed=seed, bars=screen.bars)
+
     with workers.machine(progress=screen.bars) as machine:
-        made, people, shared = work.publish(fraction, samples, machine)
+        made, people, shared = work.publish("synthetic.json", write, machine, fraction)
     where = {"out": account.out, "secret": secret_of(account.out, account.secret)}
-    _report(made, people, where, as_json=screen.as_json)
+    report_spent(made, people, where, as_json=screen.as_json)
     lines = ["No report for the owner: the table is in blocks, and no rows were held out"]
     if work.used is not None:
         lines = []
@@ -119,7 +139,8 @@ def _total_cost(people: Ledger, delta: float) -> Bound | None:
     return people.worst_case(delta) or people.worst_case(max(delta, larger))
 
 
-def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json: bool) -> None:
+def report_spent(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json: bool) -> None:
+    """Say what was charged, for what, and where it lies."""
     from bdpvi._ground.schema import to_json
     from bdpvi.releases.account import NOT_PRICED, words_of_account
 

@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bdpvi._ground import page
+from bdpvi._ground.outputs import one_line
 from bdpvi._ground.schema import parsed
 from bdpvi._ground.version import __version__
 from bdpvi.datasets.origin import DECLARED
 from bdpvi.privacy.assumptions import facts
 from bdpvi.privacy.cost import Bound, Kind, meaning
 from bdpvi.releases import basis
-from bdpvi.releases.estimate import LEFT_OUT
-from bdpvi.releases.summary import Coefficient
+from bdpvi.releases.estimate import BASE, LEFT_OUT
+from bdpvi.releases.summary import Coefficient, rounded
 
 NAME = "statement.html"
 TITLE = "Privacy statement"
@@ -75,7 +76,7 @@ class StatementPage:
 
     @property
     def assumptions(self) -> list[tuple[str, str]]:
-        """What it rests on, by name, each in a sentence."""
+        """What it assumes, by name, each in a sentence."""
         found = self.bound.assumptions
         names = (one.name.lower().replace("_", " ") for one in found)
         return list(zip(names, facts(found), strict=True))
@@ -108,7 +109,8 @@ def plain(bound: Bound) -> str:
         return (
             f"Everything released would have come out almost as likely without {bound.unit}. "
             f"Almost means: no result is more than {times} with it as without it, or the reverse, "
-            f"except for results that together have a chance of at most {bound.delta:g}."
+            "except for results that together have a chance of at most 1 in "
+            f"{1 / bound.delta:,.0f}."
         )
     if bound.kind is Kind.BAYESIAN and bound.reliable:
         return (
@@ -128,8 +130,7 @@ def of_release(content: bytes, file: str = "release.json") -> StatementPage:
     made = release_of(content)
     summary = made.summary(odds=True)
     rows = [row for row in summary.coefficients if row.note != LEFT_OUT]
-    ends = {row.label: _ends(row) for row in rows}
-    head, *cells = summary.rows()
+    effect = summary.ratio or "coefficient"
     target: Any = made.preprocessing.get("target")
     column = f" of {target['column']!r}" if isinstance(target, dict) and "column" in target else ""
     kind = getattr(made.model, "kind", "logistic" if _is_logistic(made.model) else "")
@@ -143,8 +144,8 @@ def of_release(content: bytes, file: str = "release.json") -> StatementPage:
         bound=made.receipt.bound,
         declared=declared,
         about=made.receipt.about.replace(listed, "").strip(" .") if listed else made.receipt.about,
-        head=tuple(head),
-        lines=tuple(Line(tuple(one), ends.get(one[0])) for one in cells),
+        head=("", effect, "from", "to", ""),
+        lines=tuple(_line(row, bool(summary.ratio)) for row in rows),
         notes=tuple(summary.notes()[:-1]),
     )
 
@@ -155,12 +156,17 @@ def _is_logistic(model: object) -> bool:
     return isinstance(model, BayesianLogisticRegression)
 
 
-def _ends(row: Coefficient) -> tuple[float, float, float] | None:
-    """Return where an interval and its estimate lie on a line of 100, whose middle is 0."""
-    if row.low is None or row.high is None:
-        return None
+def _line(row: Coefficient, ratio: bool) -> Line:
+    """Return a coefficient as a line of 100, whose middle is no effect, and its numbers."""
+    values = row.ratio() if ratio else (row.mean, row.low, row.high)
+    middle, low, high = values
+    if row.low is None or row.high is None or low is None or high is None:
+        cells = ("", "", "") if row.note == BASE else (*rounded(middle), "", "")
+        return Line((one_line(row.label), *cells, one_line(row.note)))
     scale = 48 / (max(abs(row.low), abs(row.high)) or 1.0)
-    return 50 + scale * row.low, 50 + scale * row.mean, 50 + scale * row.high
+    ends = 50 + scale * row.low, 50 + scale * row.mean, 50 + scale * row.high
+    numbers = rounded(middle, low, high, width=high - low)
+    return Line((one_line(row.label), *numbers, one_line(row.note)), ends)
 
 
 def write(folder: Path, content: bytes) -> None:

@@ -6,6 +6,7 @@ from bdpvi.synthesis.quality import evaluate
 from bdpvi.synthesis.released import synthesize
 from bdpvi.synthesis.report import Quality
 from bdpvi.synthesis.synthetic import Combined, Synthetic, combine, load
+from bdpvi.synthesis.table_one import TableOne, table_one
 
 __all__ = [
     "Combined",
@@ -13,9 +14,11 @@ __all__ = [
     "NoisyCounts",
     "Quality",
     "Synthetic",
+    "TableOne",
     "TableReceipt",
     "combine",
     "evaluate",
     "load",
     "synthesize",
+    "table_one",
 ]

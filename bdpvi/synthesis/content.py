@@ -160,7 +160,8 @@ class File:
         sizes = [int(one.max()) + 1 for one in bins]
         room = self.settings.cells * len(columns)
         validate.at_most("settings.cells times columns", room, _MOST_KEPT)
-        least = math.comb(len(columns), 2)  # checked before that many are listed
+        # Checked before that many are listed.
+        least = self.settings.pairs * math.comb(len(columns), 2)
         if len(self.joint) < least:
             raise ValueError(f"joint must have {least} pairs of columns, got {len(self.joint)}")
         places = MeasurementPlan.of(self.schema, self._place, 1.0, self.settings).joint

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,7 @@ from bdpvi.datasets import grid
 from bdpvi.datasets.grid import Codes
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.schema import Schema
+from bdpvi.datasets.types import ColumnType
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import WholeNormals
@@ -39,6 +40,9 @@ ABSENT = 0.75
 none, and three deviations exceed all 26 such noisy counts of 13 columns in 28 of 29 runs."""
 BINS = 20
 """Intended number of bins of a numeric column, if it has enough rows."""
+ALONE, NUMBERS, PARTS = 0.4, 3.0, 8
+"""Without pairs: the share of μ² for single columns; how many times as much each column of numbers
+gets of the rest as one of levels; bins of a column of numbers, by rows and by its range."""
 _MOST_CELLS = 2**24
 _MOST_GROUP = 4
 _MOST_PARENTS, _MOST_KEPT = 8, 2**20
@@ -54,6 +58,9 @@ class Counts:
         parents: largest number of parents of a column, not counting the target.
         cells: largest number of cells of a table in the network.
         also: groups of three or four columns to count together as well.
+        pairs: whether all pairs are counted. If not, each column is counted with the target only,
+            and without a target numbers are counted in bins too, for :func:`bdpvi.describe`. No
+            rows can be made of such counts, and ``one_way`` and ``label`` do not apply.
         unit: the column that identifies persons, to protect all rows of a person; by default ε is
             for single rows.
         rows_per_unit: k, largest number of rows used for each person, chosen by secret coins; of a
@@ -74,6 +81,7 @@ class Counts:
     rows_per_unit: int = 1
     categorical: tuple[str, ...] = ()
     numeric: tuple[str, ...] = ()
+    pairs: bool = field(default=True, metadata={"absent": True})
 
     def __post_init__(self) -> None:
         validate.probability("one_way", self.one_way)
@@ -87,9 +95,16 @@ class Counts:
             )
         if both := sorted({*self.categorical} & {*self.numeric}):
             raise ValueError(f"numeric has {both[0]!r}, which is categorical too")
+        if self.also and not self.pairs:
+            raise ValueError(f"also={self.also} needs pairs=True; leave it out")
         for group in self.also:
             if not 3 <= len(set(group)) == len(group) <= _MOST_GROUP:
                 raise ValueError(f"also has {group}: a group is three or four different columns")
+
+    @property
+    def door(self) -> str:
+        """The call that makes such counts."""
+        return "synthesize" if self.pairs else "describe"
 
     def groups(self, schema: Schema) -> tuple[Group, ...]:
         """Return the named groups, as column indices.
@@ -122,6 +137,7 @@ class MeasurementPlan:
         target: index of the target; None for no target.
         one_way: standard deviation of the noise for single columns.
         joint: standard deviation of the noise for each pair and group.
+        breaks: codes at which a bin of each column must begin; None where all pairs are counted.
     """
 
     sizes: tuple[int, ...]
@@ -129,6 +145,7 @@ class MeasurementPlan:
     target: int | None
     one_way: float
     joint: Mapping[Group, float]
+    breaks: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         for deviation in (self.one_way, *self.joint.values()):
@@ -147,17 +164,13 @@ class MeasurementPlan:
         0.25
         """
         columns = list(schema.columns.values())
-        pairs = list(itertools.combinations(range(len(columns)), 2))
-        groups = settings.groups(schema)
-        kinds: list[tuple[float, Sequence[Group]]] = [
-            (settings.label, [pair for pair in pairs if target in pair]),
-            (1 - settings.label, [pair for pair in pairs if target not in pair]),
-        ]
-        total = sum(share for share, tables in kinds if tables)
-        rest = 1 - GROUPS * bool(groups)
-        kinds = [(rest * share / total if total else 0.0, some) for share, some in kinds]
-        kinds.append((GROUPS, groups))
-        one_way = settings.one_way if pairs else 1.0
+        if settings.pairs:
+            groups = settings.groups(schema)
+            breaks, kinds = None, _all_pairs(len(columns), target, groups, settings)
+        else:
+            breaks, kinds = tuple(map(_eighths, columns)), _each_alone(columns, target)
+        one_way = settings.one_way if settings.pairs else ALONE
+        one_way = one_way if any(tables for _, tables in kinds) else 1.0
         joint = {
             table: math.sqrt(len(tables) / (share * (1 - one_way))) / distance
             for share, tables in kinds
@@ -169,6 +182,7 @@ class MeasurementPlan:
             target,
             math.sqrt(len(columns) / one_way) / distance,
             joint,
+            breaks,
         )
 
     @property
@@ -178,6 +192,62 @@ class MeasurementPlan:
             math.prod(self.sizes[at] for at in table) for table in self.joint
         )
         return secure.sum_rounding(cells)
+
+    def bins(self, single: Sequence[Codes]) -> tuple[Codes, ...]:
+        """Return the bin of each column's codes, by their noisy counts."""
+        records = float(np.mean([table.sum() for table in single]))
+        enough, breaks = RARE * self.one_way, self.breaks or [()] * len(single)
+        least, number = (enough, BINS) if self.breaks is None else (-math.inf, PARTS)
+        full = max(records / number, enough)
+        return tuple(
+            merged(table, grid, least, full, some)
+            for table, grid, some in zip(single, self.grids, breaks, strict=True)
+        )
+
+
+def _all_pairs(
+    columns: int, target: int | None, groups: Sequence[Group], settings: Counts
+) -> list[tuple[float, Sequence[Group]]]:
+    """Return pairs with the target, other pairs, and named groups, with their shares of μ²."""
+    pairs = list(itertools.combinations(range(columns), 2))
+    kinds: list[tuple[float, Sequence[Group]]] = [
+        (settings.label, [pair for pair in pairs if target in pair]),
+        (1 - settings.label, [pair for pair in pairs if target not in pair]),
+    ]
+    total = sum(share for share, tables in kinds if tables)
+    rest = 1 - GROUPS * bool(groups)
+    return [
+        *((rest * share / total if total else 0.0, some) for share, some in kinds),
+        (GROUPS, groups),
+    ]
+
+
+def _each_alone(
+    columns: Sequence[ColumnType], target: int | None
+) -> list[tuple[float, Sequence[Group]]]:
+    """Return tables of columns of numbers, and of levels, alone or with the target, with shares."""
+    found: dict[bool, list[Group]] = {True: [], False: []}
+    for at, column in enumerate(columns):
+        if target is not None and at != target:
+            found[column.bounds is not None].append((min(at, target), max(at, target)))
+        elif target is None and column.bounds is not None:
+            found[True].append((at,))
+    weights = {kind: len(some) * (NUMBERS if kind else 1.0) for kind, some in found.items()}
+    return [(weights[kind] / sum(weights.values()), some) for kind, some in found.items() if some]
+
+
+def _eighths(column: ColumnType) -> tuple[int, ...]:
+    """Return the cells of a grid at which another eighth of its range begins.
+
+    >>> _eighths(ColumnType(kind="integer", low=0, high=15))
+    (2, 4, 6, 8, 10, 12, 14)
+    """
+    ends = grid.edges(column)
+    if ends is None:
+        return ()
+    low, high = column.bounds or (0.0, 0.0)
+    at = np.searchsorted(ends[:-1], np.linspace(low, high, PARTS + 1)[1:-1])
+    return tuple(sorted({*at.tolist()} - {0, len(ends) - 1}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +282,11 @@ class NoisyCounts:
         totals = [float(table.sum()) for table, _ in tables]
         return max(float(np.average(totals, weights=weights)), 1.0)
 
+    def raised(self, by: int) -> NoisyCounts:
+        """Return the counts with a number added to each."""
+        joint = {at: table + by for at, table in self.joint.items()}
+        return replace(self, single=tuple(one + by for one in self.single), joint=joint)
+
     def binned(self, at: int) -> Floats:
         """Return the noisy counts of a column's bins, summed from its codes."""
         bins, weights = self.bins[at], self.single[at].astype(np.float64)
@@ -240,11 +315,7 @@ def count(
     noise = WholeNormals(key.child("counts"))
     exact = codes.sum(count_columns, plan.sizes) if exact is None else exact
     single = tuple(_noisy(one, plan.one_way, noise) for one in exact)
-    records = float(np.mean([table.sum() for table in single]))
-    bins = tuple(
-        merged(table, grid, RARE * plan.one_way, max(records / BINS, RARE * plan.one_way))
-        for table, grid in zip(single, plan.grids, strict=True)
-    )
+    bins = plan.bins(single)
     together = codes.sum(_count_together, bins, tuple(plan.joint)) if plan.joint else {}
     joint = {
         table: _noisy(together[table], deviation, noise) for table, deviation in plan.joint.items()
@@ -276,7 +347,9 @@ def _noisy(exact: Codes, deviation: float, noise: WholeNormals) -> Codes:
     return np.asarray(exact + added, dtype=np.int64)
 
 
-def merged(noisy: Codes, grid: bool, least: float, full: float) -> Codes:
+def merged(
+    noisy: Codes, grid: bool, least: float, full: float, breaks: Sequence[int] = ()
+) -> Codes:
     """Return the bin of each code after merging.
 
     Neighbouring cells of a grid are merged until the bin holds ``full`` rows; a cell with that many
@@ -289,6 +362,7 @@ def merged(noisy: Codes, grid: bool, least: float, full: float) -> Codes:
         grid: whether codes are ordered.
         least: fewest rows of a bin.
         full: rows of a numeric bin.
+        breaks: cells of a grid at which a bin begins however few rows the last one has.
 
     >>> merged(np.array([50, 3, 4, 5, 60, 1, 0]), True, 10.0, 40.0).tolist()
     [0, 1, 1, 1, 2, 2, 2]
@@ -298,7 +372,9 @@ def merged(noisy: Codes, grid: bool, least: float, full: float) -> Codes:
     if grid:
         at, mass = 0, 0.0
         for cell in range(cells):
-            if noisy[cell] >= full and mass >= least:  # the cell gets its own bin
+            begun = cell > 0 and bins[cell - 1] == at
+            alone = noisy[cell] >= full and mass >= least  # the cell gets its own bin
+            if begun and (alone or cell in breaks):
                 at, mass = at + 1, 0.0
             bins[cell], mass = at, mass + noisy[cell]
             if mass >= full and cell < cells - 1:

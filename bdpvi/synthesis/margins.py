@@ -35,14 +35,28 @@ def margins(noisy: NoisyCounts) -> tuple[Floats, ...]:
     for at, size in enumerate(noisy.sizes):
         cells = np.bincount(noisy.bins[at], minlength=size)
         precision = 1 / (noisy.deviation**2 * cells)
-        total = noisy.binned(at) * precision
-        for columns, table in noisy.joint.items():
-            if at in columns:
-                others = tuple(axis for axis, one in enumerate(columns) if one != at)
-                weight = size / (noisy.deviations[columns] ** 2 * table.size)
-                total, precision = total + weight * table.sum(others), precision + weight
+        total, precision = with_tables(noisy, at, noisy.binned(at) * precision, precision)
         found.append(projected(total / precision / noisy.records))
     return tuple(found)
+
+
+def with_tables(
+    noisy: NoisyCounts, at: int, total: Floats, precision: Floats, but: int | None = None
+) -> tuple[Floats, Floats]:
+    """Return weighted counts and weights of a column's bins, with those of all tables that have it.
+
+    Args:
+        noisy: the released counts.
+        at: the column.
+        total, precision: where to start, (bins,): counts times weights, and inverse variances.
+        but: a column whose tables are left out.
+    """
+    for columns, table in noisy.joint.items():
+        if at in columns and but not in columns:
+            others = tuple(axis for axis, one in enumerate(columns) if one != at)
+            weight = noisy.sizes[at] / (noisy.deviations[columns] ** 2 * table.size)
+            total, precision = total + weight * table.sum(others), precision + weight
+    return total, precision
 
 
 def shrunk_values(residual: Floats, deviation: float) -> Floats:

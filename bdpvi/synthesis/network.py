@@ -153,7 +153,7 @@ def network(
             if column not in best or found[0] > best[column][0] + 1e-12:
                 best[column] = (*found, nodes[-1])
         here = max(rest, key=lambda one: best[one][0], default=None)
-    within = tuple(_within(noisy, at, share) for at, share in enumerate(shares))
+    within = tuple(within_bins(noisy, at, share) for at, share in enumerate(shares))
     return Network(tuple(nodes), within)
 
 
@@ -231,7 +231,7 @@ def _pair(tables: Mapping[Group, Floats], a: int, b: int) -> Floats:
     return tables[a, b] if a < b else tables[b, a].T
 
 
-def _within(noisy: NoisyCounts, at: int, shares: Floats) -> Floats:
+def within_bins(noisy: NoisyCounts, at: int, shares: Floats) -> Floats:
     """Return the probabilities of codes in each bin, from noisy counts where these exceed noise.
 
     Blanks and unknown values without their own bin are not drawn.

@@ -149,12 +149,17 @@ class Order:
                         f"{kind}: {name!r} must be a column of the table that the schema lacks"
                     )
                 kinds[name] = kind
+        role = "target" if settings.pairs else "by"
+        if not settings.pairs and target is not None:
+            if kinds.get(target) == NUMBER or (target in known and known[target].bounds):
+                raise ValueError(f"by={target!r} is a column of numbers; groups need levels")
+            kinds |= {target: CATEGORY} if target in kinds else {}
         types = types_of(settings.categorical, types)
         names = [*known, *kinds]
         if not names:
             raise ValueError("table must have at least one column to count")
         if target is not None and target not in names:
-            raise ValueError(f"target={target!r} must be a column that is counted: one of {names}")
+            raise ValueError(f"{role}={target!r} must be a column that is counted: one of {names}")
         source = "" if schema is None else schema.source
         left_out = len(out & set(header) - {settings.unit})
         types = {name: one for name, one in types.items() if name in kinds}

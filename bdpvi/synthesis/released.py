@@ -39,9 +39,12 @@ from bdpvi.synthesis.counts import Counts, count, count_columns
 from bdpvi.synthesis.order import Order, for_persons
 from bdpvi.synthesis.source import look, open_table
 from bdpvi.synthesis.synthetic import Synthetic, of_bytes
+from bdpvi.synthesis.table_one import TableOne, table_one
 
 _AT_ONCE = 14
 """Most columns of a part of a rehearsal, beside the target."""
+_MANY = 10**6
+"""What is added to each count of a rehearsal, so that noise hides nothing."""
 
 
 def synthesize(
@@ -134,7 +137,7 @@ def synthesize(
             kept = account(path, identity, ledger, own, other_people=others, budget=budget)
         secret, name = Key.fresh(), Key.fresh().work
         charged = for_persons(kept, settings, rows)
-        work = Transaction(charged, secret, name=name, alone=True, what="synthesize")
+        work = Transaction(charged, secret, name=name, alone=True, what=settings.door)
     facts = {
         "people": OTHER_PEOPLE if others else None,
         "table_file": known.words_for_receipt or None,
@@ -143,6 +146,60 @@ def synthesize(
     receipt = made.receipt.assuming(*work.ledger.assumptions)
     together = together_of(work.ledger, order.delta)
     return replace(made, receipt=replace(receipt, together=together))
+
+
+def describe(
+    table: pd.DataFrame | Table | str | os.PathLike[str],
+    schema: Schema | None = None,
+    by: str | None = None,
+    *,
+    epsilon: float,
+    delta: float = 1e-5,
+    settings: Counts | None = None,
+    unit: str | Unit | None = None,
+    ledger: Ledger | Transaction | str | os.PathLike[str] | None = None,
+    machine: Machine | None = None,
+) -> TableOne:
+    """Return the Table 1 of a table, under a worst-case ε: it may be published.
+
+    Each column is counted once with noise, in each group if there are groups; everything else
+    follows from these counts. They are charged like those of :func:`bdpvi.synthesize`, whose other
+    arguments these are, and bounds and levels that the schema lacks are estimated likewise.
+
+    Args:
+        table, schema, epsilon, delta, unit, ledger, machine: as for :func:`bdpvi.synthesize`.
+        by: a column of levels; the result has a column for each level with enough rows.
+        settings: whom ε protects and which columns are numbers; pairs are not counted.
+
+    Raises:
+        ValueError: naming the fault, before anything is charged.
+        BudgetExceededError: if the ledger's budget has too little left. Nothing is charged.
+
+    >>> from bdpvi.datasets import ColumnType
+    >>> age = ColumnType(kind="integer", low=0, high=99)
+    >>> sick = ColumnType(kind="category", levels=("no", "yes"))
+    >>> people = Schema({"age": age, "sick": sick}, "By law.")
+    >>> frame = pd.DataFrame({"age": [*range(100)] * 20, "sick": ["no", "yes"] * 1000})
+    >>> made = describe(frame, people, by="sick", epsilon=1.0)
+    >>> made.groups, str(made).split()[:3]
+    (('all', 'no', 'yes'), ['all', 'no', 'yes'])
+    >>> mean = made.to_frame().query("group == 'all' and name == 'mean'").iloc[0]
+    >>> bool(mean.low < 49.5 < mean.high)
+    True
+    """
+    settings = replace(settings or Counts(), pairs=False)
+    made = synthesize(
+        table,
+        schema,
+        by,
+        epsilon=epsilon,
+        delta=delta,
+        settings=settings,
+        unit=unit,
+        ledger=ledger,
+        machine=machine,
+    )
+    return table_one(made, by)
 
 
 def _people(known: TableFile, settings: Counts, unit: Unit | None) -> dict[str, Any]:
@@ -159,7 +216,7 @@ def _people(known: TableFile, settings: Counts, unit: Unit | None) -> dict[str, 
 def rehearse(
     order: Order, file: FileFormat, use: Callable[[Synthetic, pd.DataFrame], object] | None = None
 ) -> None:
-    """Release made-up rows, read the release, and make rows of it, before anything is charged.
+    """Release made-up rows, read the release, and use it, before anything is charged.
 
     A wide table is tried in parts, since pairs of columns are counted together.
 
@@ -190,6 +247,8 @@ def rehearse(
                 codes = random.integers(sizes, size=(len(frame), len(sizes)))
                 rows = read.schema.decode(codes, random)
                 read.schema.encode(rows)
+                if not settings.pairs:
+                    str(table_one(replace(read, counts=read.counts.raised(_MANY)), part.target))
                 if use is not None:
                     use(read, rows)
 
@@ -230,7 +289,7 @@ class Synthesis:
         order, unit = self.order, before.book.whose
         return transaction.Plan(
             kind="release",
-            what=f"synthesis at ε = {order.epsilon:g}",
+            what=f"{'synthesis' if order.settings.pairs else 'Table 1'} at ε = {order.epsilon:g}",
             events=order.events,
             settings=unit,
         )

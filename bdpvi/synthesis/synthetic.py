@@ -124,6 +124,11 @@ class Synthetic:
         return checked_rows("rows", self.rows if rows is None else rows)
 
     def _fit_network(self, counts: NoisyCounts, *, shrink: bool = True) -> Network:
+        if not self.settings.pairs:
+            raise ValueError(
+                "these are counts for a Table 1, without pairs of columns, of which no rows can be "
+                "made; `bdpvi synthesize` counts pairs"
+            )
         settings, shares = self.settings, [*map(grid.shares, self.schema.columns.values())]
         target = None if self.target is None else list(self.schema.columns).index(self.target)
         return network(counts, target, shares, settings.parents, settings.cells, shrink=shrink)

@@ -288,6 +288,18 @@ def _synthesize(place: Place, share: float) -> Bound:
     return place.tell(made.receipt).worst_case
 
 
+def _describe(place: Place, share: float) -> Bound:
+    table = people(place.rows)[["age", "sick"]]
+    made = bdpvi.describe(table, None, "sick", epsilon=share, delta=DELTA, ledger=place.kept)
+    return place.tell(made.receipt).worst_case
+
+
+def _describe_command(place: Place, share: float) -> Bound:
+    given = ("--by", "sick", "--epsilon", share, "--delta", DELTA, *_drop("sick"), "--quiet")
+    run("describe", "--one-row-per-person", "--data", place.table, *given, *_places(place))
+    return bdpvi.synthesis.load(place.out / "counts.json").receipt.worst_case
+
+
 # --- estimators -----------------------------------------------------------------------------------
 
 
@@ -409,6 +421,8 @@ DOORS = (
     ),
     Door("command private", _private_command, few=True, **_file),
     Door("synthesize", _synthesize, alone=True),
+    Door("describe", _describe, alone=True),
+    Door("command describe", _describe_command, out="counts.json", alone=True),
     Door(
         "command synthesize", _synthesize_command("--no-report"), out="synthetic.json", alone=True
     ),

@@ -37,7 +37,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 GIVEN = Assumption.GIVEN_FEATURES
 SHORT = "conditional on features made without reading the table"
 HOW = {"declared": {"features": "divided by 10, as in form 7"}}
-RAW_TABLES = ("private", "command", "synthesize")
+RAW_TABLES = ("private", "command", "synthesize", "describe")
 """Doors that are given raw rows, and make the features themselves."""
 DECLARED: tuple[dict[str, Any], ...] = ({}, HOW)
 

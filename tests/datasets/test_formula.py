@@ -265,3 +265,28 @@ def test_an_estimator_takes_the_right_hand_side(sick: pd.DataFrame) -> None:
         epsilon=8.0, classes=["no", "yes"], formula="x0 + I(x0**2)"
     ).fit(x[["age"]].to_numpy(), sick.sick)
     assert numbers.predict_proba([[20.0], [80.0]]).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [
+        {"kind": "power", "column": "age", "degree": 10**9},
+        {"kind": "spline", "column": "age", "size": 10**9, "degree": 3, "knots": []},
+        {"kind": "spline", "column": "age", "size": 4, "degree": 3, "knots": [1e9]},
+        {"kind": "plain", "column": "name", "reference": "", "every": False},
+        {"kind": "plain", "column": "ward", "reference": "Z", "every": False},
+        {"kind": "log", "column": "ward"},
+        {"kind": "power", "column": "ward", "degree": 2},
+        {"kind": "eval", "column": "age"},
+        "__import__('os')",
+    ],
+)
+def test_a_hostile_term_in_a_file_is_refused(
+    factor: Any, sick: pd.DataFrame, tmp_path: Any
+) -> None:
+    encoding = Encoding(COLUMNS[:2], "By law.", terms=((Plain("age"),), (Plain("ward"),)))
+    written = json.loads(json.dumps(encoding.to_dict()))
+    assert Encoding.from_dict(written) == encoding
+    written["terms"].append([factor])
+    with pytest.raises(ValueError, match="not the dictionary of an encoding"):
+        Encoding.from_dict(written)

@@ -32,14 +32,16 @@ def test_it_says_what_the_noisy_counts_say() -> None:
     assert lines[0] == f"Covered: {made.receipt}"
     assert "age: integer from 0 to 120, declared" in lines
     assert "smokes: code of 2 levels, declared" in lines
-    line = next(one for one in lines if one.startswith("  quantiles"))
-    found = [float(one) for one in re.findall(r"%: (\d+)", line)]
-    assert found == pytest.approx(np.quantile(age, [0.05, 0.25, 0.5, 0.75, 0.95]), abs=4)
-    share, half = re.findall(r"[\d.]+", next(one for one in lines if one.startswith("  never")))
-    assert float(half) == pytest.approx(
-        100 * 1.96 * made.counts.deviation / 20_000, rel=0.1
-    )  # of one digit
-    assert abs(float(share) - 100 * (smokes == "never").mean()) < 6 * float(half)
+    text = "\n".join(lines)
+    found = re.findall(r"(?:quartile|median) +(\d+) ", text)
+    assert [float(one) for one in found] == pytest.approx(
+        np.quantile(age, [0.25, 0.5, 0.75]), abs=1
+    )
+    share, low, high = (
+        float(one) for one in re.findall(r"never.*; ([\d.]+) % \(([\d.]+), ([\d.]+)\)", text)[0]
+    )
+    assert low <= share <= high
+    assert abs(share - 100 * (smokes == "never").mean()) < high - low
 
 
 def test_nothing_but_the_file_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,14 +57,3 @@ def test_nothing_but_the_file_is_needed(capsys: pytest.CaptureFixture[str]) -> N
     for name in ("expected.json", "ledger.jsonl"):
         assert run("show", GOLDEN / name) == 2
         assert name in capsys.readouterr().err
-
-
-def test_a_column_hidden_by_noise_has_no_quantiles() -> None:
-    frame = pd.DataFrame({"age": [40.0]})
-    schema = Schema({"age": ColumnType(low=0, high=5000)}, "By law.")
-    said = [
-        "\n".join(described(flat.synthesize(frame, schema, epsilon=0.01, delta=1e-6, seed=seed)))
-        for seed in range(40)
-    ]
-    assert any("unknown: the noise hides the counts" in one for one in said)
-    assert any("quantiles 5 %" in one for one in said)

@@ -169,7 +169,8 @@ def given(tmp_path: Path) -> list[object]:
 def test_the_report_is_in_the_secret_folder_alone(tmp_path: Path, given: list[object]) -> None:
     said = run(*given, "--groups", "sex")
     public, secret = tmp_path / "shared", tmp_path / "shared.secret"
-    assert sorted(one.name for one in public.iterdir()) == ["synthetic.csv", "synthetic.json"]
+    names = ["statement.html", "synthetic.csv", "synthetic.json"]
+    assert sorted(one.name for one in public.iterdir()) == names
     assert stat.S_IMODE(secret.stat().st_mode) == 0o700
     for one in secret.iterdir():
         assert stat.S_IMODE(one.stat().st_mode) == 0o600
@@ -187,7 +188,7 @@ def test_the_report_is_in_the_secret_folder_alone(tmp_path: Path, given: list[ob
 def test_without_the_extra_there_are_numbers_and_the_verdict(
     tmp_path: Path, given: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     said = run(*given)
     assert "bdpvi[report]" in said
     assert "without it in 50" in said

@@ -164,6 +164,7 @@ def moments(b: Tensor, basis: Tensor, degree: int) -> Tensor:
     Returns:
         (N, J(J + 1)…/degree!).
 
+    >>> from bdpvi.models.multinomial import Softmax
     >>> basis = Softmax(2).basis
     >>> [round(float(moments(torch.zeros(1, 1).double(), basis, k)), 4) for k in (2, 3, 4)]
     [0.5, 0.0, -0.5]
