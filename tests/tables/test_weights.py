@@ -18,6 +18,7 @@ import bdpvi
 from bdpvi import Dataset, Ledger
 from bdpvi.bayesian.gated.route import PosteriorDraws
 from bdpvi.datasets import constants_of
+from bdpvi.datasets.weights import shares_of
 from bdpvi.noise.keys import Key
 from bdpvi.regression import NoisyScores, ObjectivePerturbation
 from bdpvi.releases.transaction import Transaction
@@ -78,6 +79,14 @@ def test_other_models_take_weights_too(target: str, model: Any) -> None:
     mean = found.predict_mean(x)
     assert float(np.average(mean, weights=table["w"])) == pytest.approx(weighted, abs=0.06)
     assert abs(table[target].mean() - weighted) > 0.12
+
+
+def test_no_weight_counts_more_than_once() -> None:
+    given = torch.tensor([0.0, 1.0, 4.0, 4.01, 1e300, -0.5, torch.nan], dtype=torch.float64)
+    assert shares_of(given, 4.0)[:5].tolist() == [0.0, 0.25, 1.0, 1.0, 1.0]
+    assert shares_of(given, 4.0)[5:].isnan().all()
+    data = Dataset(torch.zeros(2, 1), torch.zeros(2), weights=torch.tensor([0.5, 3.0]))
+    assert data.parts.part[2].tolist() == [0.5, 1.0]
 
 
 def test_rows_without_a_weight_are_left_out_and_the_owner_hears_of_it() -> None:
