@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from bdpvi.models.negative_binomial import BayesianNegativeBinomialRegression
     from bdpvi.models.ordinal import BayesianOrdinalRegression
     from bdpvi.models.poisson import BayesianPoissonRegression
+    from bdpvi.models.survival import BayesianSurvivalRegression
     from bdpvi.networks.deep import make_private
     from bdpvi.privacy.cost import Bound, Cost
     from bdpvi.privacy.ledger import Ledger
@@ -89,6 +90,7 @@ else:
             "models.negative_binomial": ("BayesianNegativeBinomialRegression",),
             "models.ordinal": ("BayesianOrdinalRegression",),
             "models.poisson": ("BayesianPoissonRegression",),
+            "models.survival": ("BayesianSurvivalRegression",),
             "networks.deep": ("make_private",),
             "privacy.cost": ("Bound", "Cost"),
             "privacy.ledger": ("Ledger",),
@@ -130,6 +132,7 @@ __all__ = [
     "BayesianNegativeBinomialRegression",
     "BayesianOrdinalRegression",
     "BayesianPoissonRegression",
+    "BayesianSurvivalRegression",
     "Bound",
     "Budget",
     "BudgetExceededError",

@@ -73,7 +73,8 @@ def target_bounds(model: object) -> tuple[str, ...]:
     >>> target_bounds(BayesianPoissonRegression(largest=30))
     ('0', '30')
     """
-    most, middle = getattr(model, "largest", None), getattr(model, "middle", None)
+    most = getattr(model, "largest", getattr(model, "horizon", None))
+    middle = getattr(model, "middle", None)
     if most is None:
         return ()
     ends = (0, most) if middle is None else (middle - most, middle + most)

@@ -40,6 +40,7 @@ MODELS: dict[str, Any] = {
     "multinomial": bdpvi.BayesianMultinomialRegression(classes=3, limit=2.0),
     "bounded multinomial": bdpvi.BayesianMultinomialRegression.bounded(classes=3),
     "ordinal": bdpvi.BayesianOrdinalRegression(classes=3, limit=2.0),
+    "survival": bdpvi.BayesianSurvivalRegression(cuts=(0.5, 2, 50), limit=2.0),
 }
 
 

@@ -46,9 +46,11 @@ def predict(
     """Predict the likelier class of each row of a file, and the probability of the positive class.
 
     Of several classes each has a column with its probability, and of a model of numbers or counts
-    it is the expected target. The spread is the standard deviation of the positive class's or the
-    likeliest class's probability, or of the expectation, over the released samples: how far the
-    model, its privacy noise included, is unsure. It is blank if there is one sample.
+    it is the expected target; of a survival regression the expected time until the event or the
+    last cut, whichever is first, beside the probability of no event until each cut. The spread is
+    the standard deviation of the positive class's or the likeliest class's probability, or of the
+    expectation, over the released samples: how far the model, its privacy noise included, is
+    unsure. It is blank if there is one sample.
 
     With --out the table need not fit in memory: each block is read, predicted and written in turn,
     in order. The predictions are the same to the bit for any number of workers.

@@ -48,15 +48,17 @@ GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP"}
 class RequestOptions:
     """What is asked of the table."""
 
-    target: Annotated[str, typer.Option("--target", "--formula", help=WORDS["target"])] = ""
+    target: Annotated[
+        str, typer.Option("--target", "--formula", "--time", help=WORDS["target"])
+    ] = ""
     positive: Annotated[str, typer.Option(help=WORDS["positive"])] = ""
     model: Annotated[
         str,
         typer.Option(
             help="logistic, for a yes/no target; linear, for numbers, with --target-bounds; "
             "poisson or negative-binomial, for counts, with --largest; multinomial or ordinal, for "
-            "several --classes. All but the first have intervals. Rows with an invalid target are "
-            "left out."
+            "several --classes; survival, for the --time until an --event, with --cuts. All but "
+            "the first have intervals. Rows with an invalid target are left out."
         ),
     ] = "logistic"
     target_bounds: Annotated[
@@ -73,6 +75,14 @@ class RequestOptions:
         list[str] | None, typer.Option(help=f"{WORDS['classes']} Once for each class.")
     ] = None
     exposure: Annotated[str, typer.Option(help=WORDS["exposure"])] = ""
+    event: Annotated[str, typer.Option(help=WORDS["event"])] = ""
+    cuts: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Public end of an interval with a constant hazard, of a survival regression; once "
+            "for each. At the last one follow-up ends: later times count as censored there."
+        ),
+    ] = None
     base_rate: Annotated[float | None, typer.Option(help=WORDS["base_rate"])] = None
     rows: Annotated[float | None, typer.Option(help=WORDS["rows"])] = None
     epsilon: Annotated[float, typer.Option(help=WORDS["epsilon"])]
@@ -141,7 +151,8 @@ class RequestOptions:
         public = Public(base_rate=self.base_rate, rows=self.rows)
         if data not in options.TABLES:
             options.check_target(data, self.target, "column to predict")
-            same = ("from_data", "exposure", "base_rate", "rows", "missing", "unknown", "encoding")
+            same = ("from_data", "exposure", "event", "base_rate", "rows")
+            same += ("missing", "unknown", "encoding")  # type: ignore[assignment]
             public = columns.public(
                 known,
                 self.constants,

@@ -40,8 +40,8 @@ SCALE = 5.0
 class Family:
     """What is asked of a regression; arguments ``weights`` count the columns n of the design."""
 
-    target: ClassVar[Literal["label", "number", "count", "class"]]
-    """What a target is: 0 or 1, a number, a count, or one of several classes."""
+    target: ClassVar[Literal["label", "number", "count", "class", "time"]]
+    """What a target is: 0 or 1, a number, a count, one of several classes, or a signed time."""
     rule: ClassVar[str] = "be finite"
     """What targets must do, in words."""
     option: ClassVar[str] = ""
@@ -66,6 +66,11 @@ class Family:
     def constant(self) -> float:
         """The column of the intercept."""
         return CONSTANT if self.weighs else 1.0
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """The names of the last weights, which belong to no feature: that of the intercept."""
+        return ("intercept",) * bool(self.intercept)
 
     @property
     def centre(self) -> float:
@@ -148,7 +153,8 @@ class Family:
         The indicators of a category's levels sum to the intercept's column, so raising all its
         weights and lowering the intercept equally changes no prediction. These sums do not change
         either: a level's weight plus the intercept and the mean of each other category's weights;
-        the intercept plus all such means; and the weight of any other feature.
+        the intercept plus all such means; and the weight of any other feature. Of several
+        intercepts each has such a sum, and a level has their mean.
 
         Raises:
             ValueError: if there are fewer columns than ``levels`` names.
@@ -166,11 +172,12 @@ class Family:
                 "columns, from 0 on, and an exposure's has none"
             )
         groups = [[columns.index(at) for at in group] for group in self.levels]
-        sums = torch.eye(len(columns) + 1, dtype=torch.float64)
+        sums = torch.eye(len(columns) + len(self.baselines), dtype=torch.float64)
         for places in groups:
-            sums[-1, places] = 1 / len(places)
+            sums[len(columns) :, places] = 1 / len(places)
+        usual = sums[len(columns) :].mean(0)
         for places in groups:
-            sums[places] += sums[-1].index_fill(0, torch.tensor(places), 0.0)
+            sums[places] += usual.index_fill(0, torch.tensor(places), 0.0)
         return sums
 
     def design(self, x: Tensor) -> Tensor:

@@ -12,11 +12,15 @@ from bdpvi.models.multinomial import BayesianMultinomialRegression
 from bdpvi.models.negative_binomial import BayesianNegativeBinomialRegression
 from bdpvi.models.ordinal import BayesianOrdinalRegression
 from bdpvi.models.poisson import BayesianPoissonRegression
+from bdpvi.models.survival import BayesianSurvivalRegression
 
 OfNumbers = (
-    BayesianLinearRegression | BayesianPoissonRegression | BayesianNegativeBinomialRegression
+    BayesianLinearRegression
+    | BayesianPoissonRegression
+    | BayesianNegativeBinomialRegression
+    | BayesianSurvivalRegression
 )
-"""Regressions with a numeric target."""
+"""Regressions with a numeric target, times among them."""
 OfClasses = BayesianMultinomialRegression | BayesianOrdinalRegression
 """Regressions with a target of several labels."""
 Known = BayesianLogisticRegression | OfNumbers | OfClasses

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, constraints
 
+from bdpvi._ground import validate
 from bdpvi.models.contract import Model
 from bdpvi.models.kinds import is_regression
+from bdpvi.models.survival import BayesianSurvivalRegression
 
 Formula = Callable[[Mapping[str, Tensor], Tensor], Tensor]
 
@@ -91,6 +93,31 @@ def class_probabilities(model: Model, latents: Mapping[str, Tensor], x: Tensor) 
         return torch.stack([1 - law.mean, law.mean], dim=-1)
 
     return _traced(model, latents, x, probabilities)
+
+
+def survival_draws(model: Model, latents: Mapping[str, Tensor], x: Tensor, times: Tensor) -> Tensor:
+    """Return the probability of no event until T times for each of k values of the latents.
+
+    Args:
+        model, latents, x: as for :func:`predictive_means`.
+        times: (T,).
+
+    Returns:
+        (k, N, T).
+
+    Raises:
+        ValueError: if the model has no survival curve, or a time, which it names, is not between 0
+            and the horizon, the last cut.
+    """
+    if not is_regression(model) or model.target != "time":  # type: ignore[attr-defined]
+        name = getattr(model, "kind", type(model).__name__)
+        raise ValueError(f"model: {name} has no survival curve; BayesianSurvivalRegression has")
+    curve: BayesianSurvivalRegression = model  # type: ignore[assignment]
+    rule = f"lie between 0 and the horizon {curve.horizon:g}, the last cut"
+    if times.ndim != 1:
+        raise ValueError(f"times must be a list of numbers, got the shape {tuple(times.shape)}")
+    validate.every("times", times, (times >= 0) & (times <= curve.horizon), rule)
+    return _each(lambda draw, x: curve.survival(draw, x, times), latents, x)
 
 
 def _each(formula: Formula, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:

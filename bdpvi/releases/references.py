@@ -81,20 +81,20 @@ def compared(
     return tuple(found)
 
 
-def contrasts(weights: int, intercept: bool, pairs: Sequence[tuple[Sequence[int], int]]) -> Tensor:
+def contrasts(weights: int, baselines: int, pairs: Sequence[tuple[Sequence[int], int]]) -> Tensor:
     """Return the map from weights to their contrasts with the reference levels, (d, d) float64.
 
     Args:
         weights: d.
-        intercept: whether the last weight is the intercept, which is then for reference levels.
+        baselines: how many of the last weights are of no feature, such as the intercept: they are
+            then for reference levels.
         pairs: the places of each category's levels, and of its reference level.
 
-    >>> contrasts(3, True, [((0, 1), 1)]).tolist()
+    >>> contrasts(3, 1, [((0, 1), 1)]).tolist()
     [[1.0, -1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 1.0]]
     """
     made = torch.eye(weights, dtype=torch.float64)
     for places, base in pairs:
         made[list(places), base] -= 1
-        if intercept:
-            made[-1, base] += 1
+        made[weights - baselines :, base] += 1
     return made

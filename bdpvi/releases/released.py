@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,10 +15,10 @@ from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.named import features_of
 from bdpvi.models.contract import Model, with_features
-from bdpvi.models.predictions import class_probabilities, predictive_means
+from bdpvi.models.predictions import class_probabilities, predictive_means, survival_draws
 from bdpvi.privacy.cost import Cost
 from bdpvi.releases.content import Published
-from bdpvi.releases.summarised import summarised
+from bdpvi.releases.summarised import FEWEST, summarised
 from bdpvi.releases.summary import Summary
 
 if TYPE_CHECKING:
@@ -219,6 +219,38 @@ class Release(Published):
         return _like(x, self._probabilities(x))
 
     @on_host
+    def predict_survival(self, x: Any, times: Sequence[float], level: float = 0.95) -> Curves:
+        """Return each record's survival curve at some times, with a band.
+
+        Args:
+            x: as for :meth:`predict_draws`.
+            times: between 0 and the model's last cut, (T,).
+            level: probability, over the samples, that a band holds a curve at one time.
+
+        Raises:
+            ValueError: as :meth:`predict_draws`, or if the model has no survival curve, or there
+                are too few samples for a band: fewer than 20.
+
+        >>> import bdpvi, torch
+        >>> years = torch.rand(2000) * 4 + 0.1  # everybody has an event
+        >>> model = bdpvi.BayesianSurvivalRegression(cuts=(1, 5))
+        >>> data = torch.zeros(2000, 1), years.double()
+        >>> fitted = bdpvi.fit_private(model, data, epsilon=1, route=bdpvi.DPVI(rows=2000, steps=9))
+        >>> curves = fitted.predict_survival(torch.zeros(3, 1), [0, 1, 2.5])
+        >>> curves.mean.shape, curves.mean[:, 0].tolist()
+        (torch.Size([3, 3]), [1.0, 1.0, 1.0])
+        """
+        validate.probability("level", level)
+        at = validate.numbers("times", times).double()
+        model, features = self._on(x)
+        draws = survival_draws(model, self.latents, features, at)
+        if len(draws) < FEWEST:
+            raise ValueError(f"a band needs {FEWEST} draws, there are {len(draws)}: with_draws()")
+        ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64).to(draws)
+        mean, low, high = (_like(x, one) for one in (draws.mean(0), *draws.quantile(ends, 0)))
+        return Curves(mean, low, high)
+
+    @on_host
     def predict(self, x: Any) -> Any:
         """Return the likeliest class, 0 to K − 1, (N,); containers as for :meth:`predict_mean`.
 
@@ -230,6 +262,19 @@ class Release(Published):
     def _probabilities(self, x: Any) -> Tensor:
         model, features = self._on(x)
         return class_probabilities(model, self.latents, features).mean(0)
+
+
+class Curves(NamedTuple):
+    """Survival curves of N records at T times, in containers as of :meth:`Release.predict_proba`.
+
+    Attributes:
+        mean: the probability of no event until then, averaged over the samples, (N, T).
+        low, high: the ends of the band, (N, T).
+    """
+
+    mean: Any
+    low: Any
+    high: Any
 
 
 def flat(latents: Mapping[str, Tensor]) -> Tensor:

@@ -45,9 +45,11 @@ _TRAINED = (
     "independent normals gives intervals that are too narrow for correlated latents, such as an "
     "intercept and group effects"
 )
-_LEVELS = (
-    ". Levels of a category are compared with its base level, {}, and the intercept is for base "
-    "levels"
+_LEVELS = ". Levels of a category are compared with its base level, {}"
+_INTERCEPT = ", and the intercept is for base levels"
+_HAZARDS = (
+    ". Log hazards are for base levels and the columns' means; their exponentials are hazards per "
+    "unit of time, not ratios"
 )
 _EMPTY = (
     ". The coefficient of a level that no record has is privacy noise alone, and the receipt "
@@ -120,7 +122,10 @@ def summarised(
                 reliable, reason = None, reason + _UNTRIED
         if _of_features(release):
             which = "its first" if _minima(release) else "the one with the smallest variance"
-            reason += _LEVELS.format(which) * (len(_groups(release)) > len(chosen))
+            several = len(_baselines(release)) > 1
+            if len(_groups(release)) > len(chosen):
+                reason += _LEVELS.format(which) + _INTERCEPT * (not several)
+            reason += _HAZARDS * several
             reason += _EMPTY * (_minima(release) and bool(_groups(release)))
             reason += _CLASSES * bool(_classes(release))
         return Summary(**given, reliable=reliable, reason=reason + given_levels)
@@ -164,7 +169,7 @@ def _of_estimate(
 
     quantile = _quantile(level)
     pairs = [(one.places, one.base) for one in chosen]
-    turn = contrasts(len(known.mean), _has_intercept(release), pairs)
+    turn = contrasts(len(known.mean), len(_baselines(release)), pairs)
     means = (turn @ torch.tensor(known.mean, dtype=torch.float64)).tolist()
     out = torch.tensor([note == LEFT_OUT for note in known.notes])
     unknown = (turn[:, out] != 0).any(1)  # whose spread is that of their column's mean
@@ -272,7 +277,7 @@ def _contrasts(
         places = tuple(names.index(release.feature_names[level]) for level in levels)
         least = 0 if _minima(release) else int(varying[list(places)].argmin())
         pairs.setdefault(places, places[least])
-    of_features = contrasts(len(names), _has_intercept(release), [*pairs.items()]).to(weights)
+    of_features = contrasts(len(names), len(_baselines(release)), [*pairs.items()]).to(weights)
     return torch.kron(of_features, of_classes)
 
 
@@ -289,9 +294,9 @@ def _minima(release: Published) -> bool:
     return release.guide is None and release.receipt.temperature is None
 
 
-def _has_intercept(release: Published) -> bool:
-    """Return whether the last weight is an intercept."""
-    return bool(getattr(release.model, "intercept", False))
+def _baselines(release: Published) -> tuple[str, ...]:
+    """Return the names of the last weights, which belong to no feature."""
+    return getattr(release.model, "baselines", ())
 
 
 def _measured_coefficients(release: Published) -> list[bool]:
@@ -376,7 +381,7 @@ def _columns(release: Published) -> list[str]:
     names = list(release.feature_names)
     if (exposure := getattr(release.model, "exposure", None)) is not None:
         del names[exposure]
-    return [*distinct_names(names + ["intercept"] * _has_intercept(release))]
+    return [*distinct_names([*names, *_baselines(release)])]
 
 
 def _classes(release: Published) -> Sequence[object]:

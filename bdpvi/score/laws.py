@@ -93,6 +93,15 @@ class ScoreLaw:
         Returns:
             (k, N), or (k, N, K) of several classes.
         """
+        with np.errstate(over="ignore"):
+            return self.expected(self._predictor(x))
+
+    def beside(self, x: Floats) -> dict[str, Floats]:
+        """Return what else is predicted, averaged over the draws, (N,) each, by name."""
+        return {}
+
+    def _predictor(self, x: Floats) -> Floats:
+        """Return η, (k, N, ...)."""
         design = np.clip(x, -self.limit, self.limit)
         for group in self.groups:
             length = np.linalg.norm(design[:, group], axis=1)
@@ -101,8 +110,7 @@ class ScoreLaw:
         eta = eta + self.constant[:, None]
         if self.exposure is not None:
             eta = eta + np.log(np.maximum(x[:, self.exposure], math.exp(-REACH)))
-        with np.errstate(over="ignore"):
-            return self.expected(eta)
+        return eta
 
     def expected(self, eta: Floats) -> Floats:
         """Return the expected target by its predictor, (k, N, ...)."""
@@ -218,6 +226,42 @@ class OrdinalLaw(ScoreLaw):
         return made / made.sum(-1, keepdims=True)  # type: ignore[no-any-return]
 
 
+class SurvivalLaw(ScoreLaw):
+    """The mean time to the event or the last cut, of hazards that are constant between cuts."""
+
+    fields = ("cuts",)
+
+    def __init__(self, model: Mapping[str, Any], latents: Mapping[str, Floats], width: int) -> None:
+        w, self.cuts = latents["w"], np.array(model["cuts"], dtype=np.float64)
+        if w.shape[1:] != (width + len(self.cuts),):
+            raise ValueError(f"latents.w has the shape {w.shape} for {width} features")
+        super().__init__(model, {"w": w[:, : width + 1]}, width)
+        self.steps = w[:, width:] - w[:, width : width + 1]
+        """Log hazards less the first one, (k, J)."""
+
+    @property
+    def shares(self) -> Floats:
+        """The lengths of the intervals, in those of the whole, (J,)."""
+        return np.asarray(np.diff(self.cuts, prepend=0) / self.cuts[-1])
+
+    def _until(self, eta: Floats) -> tuple[Floats, Floats]:
+        """Return the integral of the hazard over each interval, and until its end, (k, N, J)."""
+        logs = eta[..., None] + self.steps[:, None] + math.log(self.cuts[-1])
+        each = np.exp(np.clip(logs, -REACH, REACH)) * self.shares
+        return each, np.cumsum(each, -1)
+
+    def expected(self, eta: Floats) -> Floats:
+        """Return ∫ S(t) dt until the last cut."""
+        each, until = self._until(eta)
+        parts = np.exp(each - until) * -np.expm1(-each) / each * self.shares
+        return np.asarray(np.minimum(parts.sum(-1), 1.0) * self.cuts[-1])
+
+    def beside(self, x: Floats) -> dict[str, Floats]:
+        """Return the probability of no event until each cut."""
+        curve = np.exp(-self._until(self._predictor(x))[1]).mean(0)
+        return {f"survival at {cut:.9g}": curve[:, at] for at, cut in enumerate(self.cuts)}
+
+
 LAWS: dict[str | None, type[ScoreLaw]] = {
     None: LogisticLaw,
     "linear": LinearLaw,
@@ -225,5 +269,6 @@ LAWS: dict[str | None, type[ScoreLaw]] = {
     "negative binomial": CountLaw,
     "multinomial": ClassLaw,
     "ordinal": OrdinalLaw,
+    "survival": SurvivalLaw,
 }
 """Laws by the kinds that files name; the logistic one has no kind."""

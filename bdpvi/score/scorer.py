@@ -96,7 +96,8 @@ class Scorer:
         Returns:
             For each row a dictionary: ``class``, ``probability`` and ``spread`` of a logistic
             regression; ``class``, a probability of each class and ``spread`` of several classes;
-            otherwise ``expected`` and ``spread``. The spread is the standard deviation over the
+            otherwise ``expected`` and ``spread``, of times with the probability of no event until
+            each cut. The spread is the standard deviation over the
             draws, None for one draw. All are None where the exposure is not positive.
 
         Raises:
@@ -168,6 +169,7 @@ class Scorer:
         if means.ndim == 2:
             chosen = means.argmax(1)
             draws = np.take_along_axis(draws, chosen[None, :, None], 2)[..., 0]
+        beside = self._law.beside(x)
         spread = draws.std(0, ddof=1).tolist() if len(draws) > 1 else [None] * len(x)
         made: list[dict[str, Any]] = []
         for at, mean in enumerate(means.tolist()):
@@ -178,7 +180,7 @@ class Scorer:
             elif self._labels:
                 one = {"class": self._labels[mean > 0.5], "probability": mean}
             else:
-                one = {"expected": mean}
+                one = {"expected": mean} | {n: float(column[at]) for n, column in beside.items()}
             one["spread"] = spread[at]
             made.append(one if known[at] else dict.fromkeys(one))
         return made

@@ -40,6 +40,7 @@ from .laws import (
     OrdinalLaw,
     PoissonLaw,
     ScoreLaw,
+    SurvivalLaw,
 )
 from .reading import ANY, BLANK, BOOLEAN, NAMES, UNFIT, WORDS
 from .spelling import BLANKS
@@ -101,6 +102,8 @@ def select_of(
     results = [f"probability of {one}" for one in labels]
     if len(means) == 1:
         results = ["probability" if labels else "expected"]
+    elif isinstance(law, SurvivalLaw):
+        results = ["expected", *law.beside(np.zeros((0, law.weights.shape[1])))]
     kept = [quoted(one) for one in ids]
     if both := sorted({*ids} & {"class", *results}):
         raise ValueError(f"ids has {both[0]!r}, which is a column of the predictions too")
@@ -305,6 +308,9 @@ def _draws(law: ScoreLaw) -> tuple[list[str], Floats]:
         names += [f"cut{k}" for k in range(cuts.shape[1])]
         names += [f"share{k}" for k in range(1, cuts.shape[1])]
         parts += [cuts, shares]
+    elif isinstance(law, SurvivalLaw):
+        names += [f"step{j}" for j in range(len(law.cuts))]
+        parts.append(law.steps)
     return names, np.concatenate(parts, 1)
 
 
@@ -348,6 +354,22 @@ def _ordered(law: ScoreLaw) -> list[str]:
     return made
 
 
+def _survival(law: ScoreLaw) -> list[str]:
+    """Return the mean time until the event or the last cut, and the curve at each cut."""
+    assert isinstance(law, SurvivalLaw)
+    horizon, parts, curve, until = law.cuts[-1], [], ["1e0"], "0e0"
+    for j, share in enumerate(law.shares.tolist()):
+        log = f"(l.e0 + l.step{j} + {literal(math.log(horizon))})"
+        each = f"({exp(log, REACH)} * {literal(share)})"
+        near = f"1e0 - {each} * (5e-1 - {each} * ({literal(1 / 6)} - {each} * {literal(1 / 24)}))"
+        far = f"(1e0 - EXP(0e0 - {each})) / {each}"  # cancels where that is near 0
+        mean = f"CASE WHEN {each} < 1e-3 THEN {near} ELSE {far} END"
+        parts.append(f"{curve[-1]} * {literal(share * horizon)} * ({mean})")
+        until = f"({until} + {each})"
+        curve.append(f"EXP(0e0 - {until})")
+    return [sum_of(parts), *curve[1:]]
+
+
 MEANS: dict[type[ScoreLaw], Callable[[ScoreLaw], list[str]]] = {
     LogisticLaw: _logistic,
     LinearLaw: _linear,
@@ -355,6 +377,7 @@ MEANS: dict[type[ScoreLaw], Callable[[ScoreLaw], list[str]]] = {
     PoissonLaw: _poisson,
     ClassLaw: _classes,
     OrdinalLaw: _ordered,
+    SurvivalLaw: _survival,
 }
 """How each law's expected target is written."""
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Perform = Callable[[Mechanism[Any, Any]], Any]
 """Plans, charges and draws, as :meth:`bdpvi.releases.transaction.Transaction.perform` does."""
-WITHOUT = "a target or an exposure is blank or outside the range of the model"
+WITHOUT = "a target, an event or an exposure is blank or outside the range of the model"
 """Why a row is not used."""
 _COLUMNS: Callable[[Rows], Columns] = attrgetter("columns")
 
@@ -64,6 +64,8 @@ def usable(frame: pd.DataFrame, asked: Request) -> tuple[Rows, int]:
         kept = ~target.blank
     else:
         y = _places(target, asked.public.classes) if asked.public.classes else target.numbers
+        if asked.public.event:
+            y = _signed(asked, target.numbers, frame[asked.public.event])
         kept = asked.model.fits(torch.from_numpy(y)).numpy()
     if asked.public.exposure:
         exposure = read_cells(frame[asked.public.exposure], types.get(asked.public.exposure))
@@ -85,6 +87,19 @@ def _places(cells: Cells, values: Sequence[object]) -> np.ndarray[Any, np.dtype[
     at = {name: float(place) for place, name in enumerate(names)}
     of_names = np.array([*(at.get(name, -1.0) for name in cells.names), -1.0])
     return of_names[cells.codes]  # a blank is -1, the last
+
+
+def _signed(asked: Request, times: Any, events: pd.Series[Any]) -> np.ndarray[Any, Any]:
+    """Return times, those without an event with a minus sign; NaN where either is not known."""
+    declared = asked.public.read_by.get(asked.public.event)
+    yes_or_no = declared is not None and declared.kind == "boolean"
+    type_ = declared if yes_or_no else ColumnType(kind="boolean")
+    assert type_ is not None
+    assert type_.names is not None
+    cells = read_cells(events, type_)
+    places = np.array([*(type_.names.index(name) for name in cells.names), np.nan])
+    found: np.ndarray[Any, Any] = asked.model.targets(times, places[cells.codes]).numpy()  # type: ignore[union-attr]
+    return found
 
 
 def unpaid(key: Key) -> Perform:

@@ -30,7 +30,7 @@ from bdpvi.datasets.table import LEFT_OUT, ODD, Table
 from bdpvi.datasets.types import ColumnType
 from bdpvi.models.kinds import OfClasses
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.predictions import class_probabilities
+from bdpvi.models.predictions import class_probabilities, survival_draws
 from bdpvi.releases.released import Release
 from bdpvi.score.reading import ANY
 
@@ -49,9 +49,11 @@ class Predictions:
 
     A logistic regression has the columns ``class``, ``probability`` and ``spread``, a model of
     several classes ``class``, a probability of each class and ``spread``, another one ``expected``
-    and ``spread``. The spread is the standard deviation over the samples, NaN for one sample.
-    Expected numbers and counts lie within the model's public bounds. Both columns are NaN for a row
-    whose exposure is not known or not positive.
+    and ``spread``. That of a survival regression is the time until the event or the last cut,
+    whichever is first; the probabilities of no event until each cut stand beside it. The spread is
+    the standard deviation over the samples, NaN for one sample. Expected numbers and counts lie
+    within the model's public bounds. All columns are NaN for a row whose exposure is not known or
+    not positive.
     Every cell is read by itself and every row predicted by itself: it has the same prediction by
     any number of workers to the bit, and in any file and blocks to rounding.
 
@@ -296,6 +298,11 @@ def _columns(release: Release, features: Tensor) -> dict[str, Any]:
         draws = release.predict_draws(features).numpy()
         mean = draws.mean(0)
         made = {"expected": mean}
+        if cuts := getattr(release.model, "cuts", ()):
+            at = torch.tensor(cuts, dtype=torch.float64)
+            curves = survival_draws(release.model, release.latents, features, at).mean(0)
+            columns = curves.numpy().T
+            made |= {f"survival at {cut:.9g}": s for cut, s in zip(cuts, columns, strict=True)}
         if isinstance(release.model, BayesianLogisticRegression):
             yes, no = names.get("positive", "1"), names.get("negative", "0")
             made = {"class": np.where(mean > 0.5, yes, no), "probability": mean}

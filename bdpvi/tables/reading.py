@@ -217,6 +217,11 @@ def _of_records(asked: Request, data: Dataset) -> Request:
         raise ValueError(
             "exposure: for encoded records it belongs to the model, as a column number"
         )
+    if public.event:
+        raise ValueError(
+            f"event={public.event!r}: targets of encoded records are signed times, "
+            "BayesianSurvivalRegression.targets(times, events); leave it out"
+        )
     if classes := getattr(asked.model, "classes", 0):
         public = replace(public, classes=tuple(range(classes)))
     positive = asked.positive if asked.model else 1
@@ -311,6 +316,8 @@ def _targets(asked: Request) -> list[float]:
         return [0.0, 1.0]
     if classes := getattr(model, "classes", 0):
         return [float(at) for at in range(classes)]
+    if cuts := getattr(model, "cuts", ()):
+        return [cut / 2 for cut in cuts] + [-cut for cut in cuts]
     middle, most = getattr(model, "middle", 0.0), model.largest
     return [middle, middle + 1, middle + most, middle + most + 1]
 
@@ -329,4 +336,5 @@ def _raw(work: Work, asked: Request) -> Iterator[pd.DataFrame]:
     if asked.model is None:
         target = [asked.positive, *(declared.get(asked.target) or ("no", ""))]
     alone = {asked.target: target} | ({public.exposure: [1.0]} if public.exposure else {})
+    alone |= {public.event: [1, 0]} if public.event else {}
     return made_up.frames(kinds, declared, alone)

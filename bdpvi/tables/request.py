@@ -45,6 +45,9 @@ class Public:
             if a name would need more than a tenth of the records, by their noisy number.
         exposure: Column with the exposure of each row, such as years at risk, for a model of
             counts; used unchanged, at no cost. Rows without a positive exposure are left out.
+        event: Column that says whether a row's time, the target of a survival regression, is that
+            of the event or of the end of observation: yes or no, true or false, 1 or 0, or a
+            declared Boolean. Rows where it is blank or anything else are left out.
         classes: The target's classes, in order for an ordinal model.
         base_rate: Public guess of the fraction of class 1, where one class is rare. Never take it
             from the table.
@@ -68,6 +71,7 @@ class Public:
     numeric: Sequence[str] = ()
     hashed: bool | None = None
     exposure: str = ""
+    event: str = ""
     classes: Sequence[object] = ()
     base_rate: float | None = None
     rows: float | None = None
@@ -151,9 +155,9 @@ class Request:
         delta: δ of the same.
         draws: Number of posterior samples. With a model or for intervals it has no price, and 1
             means 1,000.
-        model: A regression for numbers, counts or classes instead of yes and no. Rows with another
-            kind of target are left out, independently of each other. Linear and Poisson regression
-            use :class:`bdpvi.regression.NoisyScores`; others, and any with an exposure,
+        model: A regression for numbers, counts, classes or times instead of yes and no. Rows with
+            another kind of target are left out, independently of each other. Linear and Poisson
+            regression use :class:`bdpvi.regression.NoisyScores`; others, and any with an exposure,
             :class:`bdpvi.DPVI`.
         intervals: Whether the release is for inference: coefficients with intervals that account
             for sampling and privacy noise, by :class:`bdpvi.regression.NoisyScores` or, for many
@@ -189,6 +193,9 @@ class Request:
 
             object.__setattr__(self, "formula", " ".join(self.target.split()))
             object.__setattr__(self, "target", target_of(self.target))
+        if (event := self.public.event) and event not in self.public.drop:  # no feature
+            public = replace(self.public, drop=(*self.public.drop, event))
+            object.__setattr__(self, "public", public)
 
     def with_terms(self, header: Sequence[str]) -> Request:
         """Return the request with its formula's terms, of these columns alone.
@@ -215,6 +222,8 @@ class Request:
             raise ValueError(f"exposure={public.exposure!r}: the formula's is {read.exposure!r}")
         if names := [name for name in read.numbers if public.kinds.get(name) == "category"]:
             raise ValueError(f"formula={self.formula!r:.200}: {names[0]!r} is a category")
+        if public.event and public.event in read.columns:
+            raise ValueError(f"event={public.event!r} is in the formula: it belongs to the target")
         exposure = public.exposure or read.exposure
         terms = read.terms
         if exposure and exposure not in read.columns:
@@ -379,8 +388,9 @@ class Request:
             numeric=numeric,
             categorical=categorical,
             categories=None if hashed is None else "hashed" if hashed else "counted",
-            columns_left_out=len(public.drop) or None,
+            columns_left_out=len({*public.drop} - {public.event}) or None,
             exposure=public.exposure,
+            event=public.event,
             target_bounds=target_bounds(self.model),
             base_rate=public.base_rate,
             rows=about(public.rows),

@@ -8,7 +8,7 @@ from bdpvi._ground import validate
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.estimates import Purchase
 from bdpvi.models.kinds import OfClasses
-from bdpvi.score.reading import NAMES, NUMBERS, UNUSED
+from bdpvi.score.reading import ANY, NAMES, NUMBERS, UNUSED
 from bdpvi.tables.request import Request
 
 
@@ -40,11 +40,12 @@ def check(asked: Request) -> None:
             "is not taken from the rows. For counts, numbers or several classes give a model "
             "(model=, --model)"
         )
-    if asked.public.exposure and asked.model is None:
-        raise ValueError(
-            f"exposure={asked.public.exposure!r}: it goes with a model of counts (model=, --model "
-            "poisson or negative-binomial)"
-        )
+    for name, kinds in (("exposure", "poisson or negative-binomial"), ("event", "survival")):
+        if (value := getattr(asked.public, name)) and asked.model is None:
+            what = "counts" if name == "exposure" else "times"
+            raise ValueError(
+                f"{name}={value!r}: it goes with a model of {what} (model=, --model {kinds})"
+            )
     if (asked.intervals or asked.model is not None) and asked.bayesian:
         what = "intervals" if asked.model is None else f"{asked.model.kind} regression"
         assert asked.guarantee is not None
@@ -81,6 +82,11 @@ def _check_model(asked: Request) -> None:
             f"classes={[*public.classes]!r}: a {model.kind} regression wants "
             + (f"{wanted} different values of {asked.target!r}" if wanted else "none")
         )
+    if public.event and model.target != "time":
+        raise ValueError(
+            f"event={public.event!r}: it goes with a survival regression (model=, --model "
+            f"survival), and not with a {model.kind} one; leave it out"
+        )
     if public.exposure and getattr(model, "exposure", 0) is not None:
         raise ValueError(
             f"exposure={public.exposure!r}: it goes with a model of counts that has no exposure "
@@ -97,6 +103,8 @@ def purchase(asked: Request, header: Sequence[str]) -> Purchase:
     names, public = [str(name).strip() for name in header], asked.public
     if public.exposure and (public.exposure == asked.target or public.exposure not in names):
         raise ValueError(f"exposure={public.exposure!r} must be a column other than the target")
+    if asked.model is not None and asked.model.target == "time":
+        _check_event(asked, names)
     drop, numbers, categories = _kinds(asked, names)
     return Purchase.of(
         header,
@@ -107,6 +115,22 @@ def purchase(asked: Request, header: Sequence[str]) -> Purchase:
         numeric=[*public.numeric, *numbers],
         hashed=bool(public.hashed),
     )
+
+
+def _check_event(asked: Request, names: Sequence[str]) -> None:
+    """Refuse what does not say whether a time is that of an event."""
+    name = asked.public.event
+    if not name or name == asked.target or name not in names:
+        raise ValueError(
+            f"event={name!r} must be a column other than the time {asked.target!r} (event=, "
+            f"--event): the one that says whether it is the event's; the columns are {names!r:.200}"
+        )
+    type_ = asked.public.read_by.get(name)
+    if type_ is not None and type_.kind not in ("boolean", *NUMBERS, ANY):
+        raise ValueError(
+            f"event={name!r}: types declares the kind {type_.kind}; declare a boolean, with the "
+            "level for no and that for yes"
+        )
 
 
 def _kinds(asked: Request, names: Sequence[str]) -> tuple[list[str], list[str], list[str]]:

@@ -127,6 +127,7 @@ MODELS = {
         ("--classes", "a", "--classes", "b", "--classes", "c"),
         bdpvi.BayesianOrdinalRegression,
     ),
+    "survival": (("--cuts", 1, "--cuts", 2.5), bdpvi.BayesianSurvivalRegression),
 }
 
 

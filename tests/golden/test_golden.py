@@ -157,7 +157,10 @@ def numbers(name: str, folder: Path) -> dict[str, Any]:
     release = load_release(FORMS / name)
     x = ROWS_OF_PEOPLE if release.encoding is not None else torch.tensor(RECORDS).double()
     bounds = [getattr(release.receipt, kind) for kind in ("worst_case", "bayesian", "typical")]
+    cuts = getattr(release.model, "cuts", ())
+    curves = release.predict_survival(x, cuts) if cuts else ()
     return {
+        **({"curves": [np.asarray(one).tolist() for one in curves]} if cuts else {}),
         "epsilon": [bound and bound.epsilon for bound in bounds],
         "features": list(release.feature_names),
         "predicts": _predicted(release, name, x),

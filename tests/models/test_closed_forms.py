@@ -18,6 +18,7 @@ from bdpvi import (
     BayesianNegativeBinomialRegression,
     BayesianOrdinalRegression,
     BayesianPoissonRegression,
+    BayesianSurvivalRegression,
 )
 from bdpvi.models.kinds import Known, OfClasses, shapes
 from bdpvi.models.predictions import class_probabilities, predictive_means
@@ -45,6 +46,7 @@ MODELS: dict[str, Any] = {
     "multinomial, 3": BayesianMultinomialRegression(classes=3, limit=1.0),
     "ordinal, 3": BayesianOrdinalRegression(classes=3),
     "ordinal, 5": BayesianOrdinalRegression(classes=5, limit=1.0, prior_scale=0.3),
+    "survival": BayesianSurvivalRegression(cuts=(1, 2, 7), limit=1.0),
 }
 
 
@@ -93,7 +95,8 @@ def test_predictions_are_those_of_the_trace(name: str) -> None:
     if not isinstance(model, OfClasses | BayesianLogisticRegression):
         low = -model.largest if isinstance(model, BayesianLinearRegression) else 0.0
         middle = getattr(model, "middle", 0.0)
-        by_pyro = (by_pyro - middle).clamp(low, model.largest) + middle
+        most = getattr(model, "largest", getattr(model, "horizon", 0.0))
+        by_pyro = (by_pyro - middle).clamp(low, most) + middle
     torch.testing.assert_close(by_formula, by_pyro, rtol=1e-12, atol=1e-300)
     if isinstance(model, BayesianLogisticRegression):
         both = class_probabilities(model, values, x)

@@ -24,6 +24,7 @@ from bdpvi import (
     BayesianNegativeBinomialRegression,
     BayesianOrdinalRegression,
     BayesianPoissonRegression,
+    BayesianSurvivalRegression,
     Dataset,
 )
 from bdpvi.models.family import Family
@@ -115,6 +116,7 @@ SMOOTH = [name for name, row in ROWS.items() if row.curvature]
 OTHERS: dict[str, Any] = {
     "multinomial": BayesianMultinomialRegression.bounded(classes=3),
     "ordinal": BayesianOrdinalRegression(classes=3),
+    "survival": BayesianSurvivalRegression(cuts=(1, 3)),
 }
 
 
@@ -130,11 +132,12 @@ def test_every_family_is_here() -> None:
         "BayesianPoissonRegression": "rate ratio",
         "BayesianNegativeBinomialRegression": "rate ratio",
         "BayesianOrdinalRegression": "odds ratio",
+        "BayesianSurvivalRegression": "hazard ratio",
     }
 
 
 def test_a_command_asks_for_what_each_needs() -> None:
-    given = {"target_bounds": (0, 8), "largest": 8, "classes": ("a", "b", "c")}
+    given = {"target_bounds": (0, 8), "largest": 8, "classes": ("a", "b", "c"), "cuts": (1, 2)}
     for family in NAMED.values():
         model = family.of_option(given[family.option])
         assert getattr(model, "classes", 3) == 3
@@ -243,6 +246,13 @@ def test_the_pyro_model_has_the_weighted_loss(name: str) -> None:
 
 RANGES = {name: (row.model, row.targets, row.odd, row.rule) for name, row in ROWS.items()} | {
     name: (model, (0.0, 1.0, 2.0), 3.0, "be whole numbers from 0 to 2")
+    if name != "survival"
+    else (
+        model,
+        (-3.0, -0.5, 3.0),
+        0.0,
+        "be times, those of censored records with a minus sign, and not 0",
+    )
     for name, model in OTHERS.items()
 }
 

@@ -20,6 +20,7 @@ from bdpvi import (
     BayesianNegativeBinomialRegression,
     BayesianOrdinalRegression,
     BayesianPoissonRegression,
+    BayesianSurvivalRegression,
     Dataset,
     Release,
     fit_private,
@@ -196,7 +197,7 @@ def test_levels_that_are_no_columns_are_refused_before_anything_is_charged(name:
     assert not data.ledger.entries()
 
 
-@pytest.mark.parametrize("classes", [0, 3])
+@pytest.mark.parametrize("classes", [0, 3, -2])
 def test_sums_that_records_identify_do_not_change_where_predictions_do_not(classes: int) -> None:
     """Directions of the weights that no prediction changes with are those of the sums' null."""
     generator = torch.Generator().manual_seed(0)
@@ -207,7 +208,12 @@ def test_sums_that_records_identify_do_not_change_where_predictions_do_not(class
     levels = ((1, 2, 3), (5, 6))
     model: Any = BayesianPoissonRegression(largest=9, exposure=4, levels=levels)
     design = model.design(x)
-    if classes:
+    if classes < 0:  # of times in two intervals
+        x = x[:, [0, 1, 2, 3, 5, 6]]
+        model = BayesianSurvivalRegression(cuts=(1, 2), levels=((1, 2, 3), (4, 5)))
+        each = torch.eye(2).double()
+        design = torch.cat([torch.cat([x, one.expand(len(x), 2)], 1) for one in each])
+    if classes > 0:
         x = x[:, [0, 1, 2, 3, 5, 6]]
         model = BayesianMultinomialRegression(classes=classes, levels=((1, 2, 3), (4, 5)))
         # Of the logarithms of chances, which do not change where those of all classes do.
@@ -215,5 +221,5 @@ def test_sums_that_records_identify_do_not_change_where_predictions_do_not(class
     sums = model.identified(7 if not classes else 6)
     _, sizes, right = torch.linalg.svd(design, full_matrices=True)
     rank = int((sizes > 1e-9).sum())
-    assert len(sums) - rank == (2 if not classes else 2 * (classes - 1) + 7)
+    assert len(sums) - rank == (2 if classes <= 0 else 2 * (classes - 1) + 7)
     assert float((sums @ right[rank:].T).abs().max()) < 1e-9

@@ -330,6 +330,7 @@ OWN: dict[str, Any] = {
     "negative binomial": lambda: bdpvi.BayesianNegativeBinomialRegression(largest=5),
     "multinomial": lambda: bdpvi.BayesianMultinomialRegression(classes=3),
     "ordinal": lambda: bdpvi.BayesianOrdinalRegression(classes=3),
+    "survival": lambda: bdpvi.BayesianSurvivalRegression(cuts=(1, 2)),
 }
 
 
