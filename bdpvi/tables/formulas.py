@@ -49,7 +49,7 @@ def with_terms(asked: Request, header: Sequence[str]) -> Request:
         public=replace(
             public,
             constants=constants,
-            drop=tuple(name for name in header if name not in used),
+            drop=tuple(name for name in header if name not in {*used, public.weights}),
             numeric=(*public.numeric, *(n for n in read.numbers if n not in public.kinds)),
             categorical=[name for name in public.categorical if name in used],
             exposure=exposure,
