@@ -45,9 +45,8 @@ class Public:
             if a name would need more than a tenth of the records, by their noisy number.
         exposure: Column with the exposure of each row, such as years at risk, for a model of
             counts; used unchanged, at no cost. Rows without a positive exposure are left out.
-        event: Column that says whether a row's time, the target of a survival regression, is that
-            of the event or of the end of observation: yes or no, true or false, 1 or 0, or a
-            declared Boolean. Rows where it is blank or anything else are left out.
+        event: Column that says whether a time is that of the event: yes or no, true or false, 1 or
+            0, or a declared Boolean. Rows where it says neither are left out.
         classes: The target's classes, in order for an ordinal model.
         base_rate: Public guess of the fraction of class 1, where one class is rare. Never take it
             from the table.
@@ -224,13 +223,11 @@ class Request:
             raise ValueError(f"formula={self.formula!r:.200}: {names[0]!r} is a category")
         if public.event and public.event in read.columns:
             raise ValueError(f"event={public.event!r} is in the formula: it belongs to the target")
-        exposure = public.exposure or read.exposure
-        terms = read.terms
+        exposure, terms = public.exposure or read.exposure, read.terms
         if exposure and exposure not in read.columns:
             terms = (*terms, (Plain(exposure),))
         used = {*read.columns, exposure, self.target}
-        constants = public.constants
-        if constants is not None:
+        if (constants := public.constants) is not None:
             kept = tuple(column for column in constants.columns if column.name in used)
             constants = replace(constants, columns=kept) if kept else None
         made = replace(
@@ -245,7 +242,6 @@ class Request:
                 exposure=exposure,
             ),
         )
-
         for factor in (factor for term in terms for factor in term):
             factor.check(columns.get(factor.column))
         return made
@@ -379,7 +375,6 @@ class Request:
             tuple(one for one in some if one not in {*public.drop, *known})
             for some in (public.numeric, public.categorical)
         )
-        hashed = public.hashed
         return declarations(
             positive=None if self.positive is None else self.label(self.positive),
             classes=tuple(self.labels),
@@ -387,7 +382,7 @@ class Request:
             **({} if public.types is None else public.types.kinds),
             numeric=numeric,
             categorical=categorical,
-            categories=None if hashed is None else "hashed" if hashed else "counted",
+            categories=None if public.hashed is None else "hashed" if public.hashed else "counted",
             columns_left_out=len({*public.drop} - {public.event}) or None,
             exposure=public.exposure,
             event=public.event,
