@@ -40,6 +40,7 @@ class Dataset:
             ``{"declared": {"features": "ages over 100, as in form 7"}}`` declares how, from
             public constants.
         people: the people of these records; a selection keeps them.
+        weights: how often each record counts, from 0 to 1, (N,); None for once.
 
     Warns:
         PrivacyUtilityWarning: if records are left out, with their number. For the owner only.
@@ -59,6 +60,7 @@ class Dataset:
     name: str = "data"
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     people: People = field(default_factory=People, repr=False)
+    weights: Tensor | None = None
     items: ClassVar[None] = None
 
     @property
@@ -96,13 +98,29 @@ class Dataset:
             )
         if len(torch.unique(self.ids)) != len(self.ids):
             raise ValueError("ids must be unique: a record would be charged twice as two records")
-        if not (_finite(self.x) and _finite(self.y)):
+        if self.weights is not None:
+            from bdpvi.datasets.weights import shares_of  # late: few records have any
+
+            validate.same_length("weights", self.weights, "x", self.x)
+            object.__setattr__(self, "weights", shares_of(self.weights))
+        if not all(map(_finite, self._tensors.values())):
             good = self.x.isfinite().all(dim=1)
-            good &= self.y.isfinite().reshape(len(self), -1).all(dim=1).to(good.device)
-            for name in ("x", "y", "ids"):
-                value = getattr(self, name)
+            for one in self._tensors.values():
+                good &= one.isfinite().reshape(len(self), -1).all(dim=1).to(good.device)
+            for name, value in self._tensors.items():
                 object.__setattr__(self, name, value[good.to(value.device)])
             tell_owner(int((~good).sum()), "record", "a value is not finite")
+
+    @property
+    def _tensors(self) -> dict[str, Tensor]:
+        """What there is of each record, by the names of the attributes."""
+        every = {name: getattr(self, name) for name in ("x", "y", "ids", "weights")}
+        return {name: one for name, one in every.items() if one is not None}
+
+    @property
+    def weighted(self) -> bool:
+        """Whether records have weights."""
+        return self.weights is not None
 
     @classmethod
     def of(
@@ -112,6 +130,8 @@ class Dataset:
         *,
         feature_names: Sequence[str] | None = None,
         name: str = "data",
+        weights: Any = None,
+        largest_weight: float | None = None,
     ) -> Dataset:
         """Return the records of arrays, frames of any library, tensors or lists of numbers.
 
@@ -124,6 +144,8 @@ class Dataset:
                 pandas objects, they must have the same index.
             feature_names: d names; by default the column names of a frame. They are published.
             name: name of the data in tables and reports.
+            weights: sampling weights, (N,). A record without one of at least 0 is left out.
+            largest_weight: public; larger weights count as it.
 
         Raises:
             ValueError: if an argument, which it names, is not numeric or has a wrong shape, and as
@@ -146,15 +168,18 @@ class Dataset:
             raise ValueError(
                 f"y must have shape (records,), got {tuple(targets.shape)}; a column is y[:, 0]"
             )
-        return cls(validate.numbers("x", x), targets, feature_names=texts, name=name)
+        from bdpvi.datasets.weights import given_weights  # late: few records have any
+
+        given = given_weights(of_arrow(weights), largest_weight)
+        return cls(validate.numbers("x", x), targets, feature_names=texts, name=name, **given)
 
     def __len__(self) -> int:
         return len(self.x)
 
     @property
-    def parts(self) -> Held[tuple[Tensor, Tensor]]:
-        """Features and targets, to be summed."""
-        return Held((self.x, self.y))
+    def parts(self) -> Held[tuple[Tensor, ...]]:
+        """Features, targets and, if there are any, weights, to be summed."""
+        return Held((self.x, self.y, *(() if self.weights is None else (self.weights,))))
 
     @property
     def like(self) -> tuple[Tensor, Tensor]:
@@ -165,11 +190,13 @@ class Dataset:
     def made_up(self) -> Dataset:
         """Two made-up records of the same form, of people of their own."""
         x, y = (torch.cat([torch.zeros_like(one), one]) for one in self.like)
-        return replace(self, x=x, y=y, ids=torch.arange(2, device=x.device), people=People())
+        ids = torch.arange(2, device=x.device)
+        return replace(self, x=x, y=y, ids=ids, people=People(), weights=None)
 
     def select(self, index: Tensor) -> Dataset:
         """Return the records at ``index`` (positions or a boolean mask), with their ids."""
-        return replace(self, x=self.x[index], y=self.y[index], ids=self.ids[index])
+        chosen: Any = {name: one[index] for name, one in self._tensors.items()}
+        return replace(self, **chosen)
 
     def taking(self, takes: Callable[..., Tensor] | None) -> Dataset:
         """Return the records that ``takes(x, y)``, (N,), accepts; tell the owner of the others."""
@@ -189,12 +216,8 @@ class Dataset:
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = torch.float64) -> Dataset:
         """Return the data on ``device``; features and targets become ``dtype``, if it is given."""
-        return replace(
-            self,
-            x=self.x.to(device, dtype),
-            y=self.y.to(device, dtype),
-            ids=self.ids.to(device),
-        )
+        moved: Any = {n: one.to(device, dtype) for n, one in self._tensors.items() if n != "ids"}
+        return replace(self, ids=self.ids.to(device), **moved)
 
     def of_people(self, people: People) -> Dataset:
         """Return the data as records of these people, with their ledger."""
@@ -204,8 +227,8 @@ class Dataset:
         """Return a SHA-256 digest of the records in the order of their ids. Not for publication."""
         order = torch.argsort(self.ids.cpu())
         digest = hashlib.sha256()
-        for values in (self.ids.cpu(), self.x.cpu().double(), self.y.cpu().double()):
-            digest.update(values[order].contiguous().numpy().tobytes())
+        for values in (self.ids, *(one.double() for one in self.parts.part)):
+            digest.update(values.cpu()[order].contiguous().numpy().tobytes())
         return digest.hexdigest()
 
 
@@ -219,19 +242,20 @@ class BlockData:
     """Encoded records of a table in blocks: as a :class:`Dataset`, but only a block is in memory.
 
     Attributes:
-        parts: the records, each part features (n, d) and targets (n,).
+        parts: the records, each part features (n, d), targets and, if ``weighted``, weights (n,).
         records: N.
         feature_names, name, preprocessing, people: as of a :class:`Dataset`.
         items: the same records by index, if they are read by it; see :mod:`bdpvi.datasets.items`.
     """
 
-    parts: Records[tuple[Tensor, Tensor]] = field(repr=False)
+    parts: Records[tuple[Tensor, ...]] = field(repr=False)
     records: int
     feature_names: tuple[str, ...]
     name: str
     preprocessing: Mapping[str, Any]
     people: People = field(repr=False)
     items: Items | None = field(default=None, repr=False)
+    weighted: bool = False
 
     @property
     def ledger(self) -> Any:

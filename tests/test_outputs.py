@@ -173,7 +173,7 @@ def test_a_screen_ends_no_release(plain: Path) -> None:
     os.close(write)
     assert done.returncode == 0
     made = {one.name for one in (folder / "made").iterdir()}
-    assert made == {"synthetic.csv", "synthetic.json"}
+    assert made == {"statement.html", "synthetic.csv", "synthetic.json"}
     assert (folder / "made.secret" / "report.json").exists()
     ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
     again = command(*words, stdout=subprocess.PIPE, env=ascii_only)  # says it again, pays nothing

@@ -34,6 +34,7 @@ from bdpvi.bayesian.optimum.stream import Streamed
 from bdpvi.datasets.dataset import BlockData, Dataset, People, in_arrays
 from bdpvi.datasets.items import pair
 from bdpvi.datasets.sketch import tell_of_copies
+from bdpvi.datasets.weights import refuse_weights
 from bdpvi.guides.checks import require
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import with_categories
@@ -237,6 +238,7 @@ def fit(
     training = training or Training()
     if not isinstance(data, Dataset | BlockData):
         data = Dataset.of(*pair(data))
+    refuse_weights(data, "bdpvi.fit")
     model = with_categories(model, _one_hot(data.preprocessing))
     if isinstance(data, Dataset):
         data = data.taking(getattr(model, "takes", None))

@@ -72,8 +72,7 @@ def account(
     from bdpvi.privacy.accounts import beside
     from bdpvi.releases import receipts
 
-    if place.is_file() and beside(place).is_file():
-        place = beside(place)
+    place = beside(place) if place.is_file() and beside(place).is_file() else place
     if charge and not repair:
         raise ValueError(f"charge={charge[0]!r} goes with --repair; leave it out, or give both")
     if plan:
@@ -82,9 +81,9 @@ def account(
     kept = storage.open_ledger(place)
     if budget is not None:
         kept.raise_budget(budget)
-    added = _repair_ledger(place, kept, charge or ()) if repair else None
     if not repair:
         receipts.check(place if place.is_dir() else None, kept)
+    added = _repair_ledger(place, kept, charge or ()) if repair else None
     _print(place, as_json, delta=delta, html=html, added=added)
 
 

@@ -75,6 +75,8 @@ class RequestOptions:
         list[str] | None, typer.Option(help=f"{WORDS['classes']} Once for each class.")
     ] = None
     exposure: Annotated[str, typer.Option(help=WORDS["exposure"])] = ""
+    weights: Annotated[str, typer.Option(help=WORDS["weights"])] = ""
+    largest_weight: Annotated[float | None, typer.Option(help=WORDS["largest_weight"])] = None
     event: Annotated[str, typer.Option(help=WORDS["event"])] = ""
     cuts: Annotated[
         list[float] | None,
@@ -148,11 +150,14 @@ class RequestOptions:
         validate.choice("for", self.purpose, PURPOSES)
         if self.categories:
             validate.choice("categories", self.categories, CATEGORIES)
-        public = Public(base_rate=self.base_rate, rows=self.rows)
+        given = {n: getattr(self, n) for n in ("base_rate", "rows", "weights", "largest_weight")}
+        public = Public(**given)
         if data not in options.TABLES:
             options.check_target(data, self.target, "column to predict")
-            same = ("from_data", "exposure", "event", "base_rate", "rows")
-            same += ("missing", "unknown", "encoding")  # type: ignore[assignment]
+            same = (
+                *("from_data", "exposure", "event", "base_rate", "rows", "missing", "unknown"),
+                *("encoding", "weights", "largest_weight"),
+            )
             public = columns.public(
                 known,
                 self.constants,

@@ -23,6 +23,7 @@ from bdpvi.bayesian.inference.guide import Guide, check_steps
 from bdpvi.bayesian.inference.optimisers import decay, fresh, fused
 from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.weights import refuse_weights
 from bdpvi.federated.rounds import Rounds
 from bdpvi.guides import MeanField
 from bdpvi.models.contract import Model
@@ -58,6 +59,7 @@ class Client:
     def __init__(
         self, model: Model, data: Dataset, rounds: Rounds, seed: int | None = None
     ) -> None:
+        refuse_weights(data, "a client")
         data = data.taking(getattr(model, "takes", None)).to(data.x.device)
         check = getattr(model, "check", None)
         if check is not None:

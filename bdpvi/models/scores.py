@@ -10,6 +10,9 @@ likelihood stand in its own file.
 covariance (Huber 1967, "The behavior of maximum likelihood estimates under nonstandard
 conditions"). As q|x|² ≤ v² for a public v ≤ B, the contribution fq xxᵀ with f = B/2v² is at most
 B/2 long, and the bound of the round becomes B√(1 + ¼).
+
+**Weights.** A record that counts ω ≤ 1 times adds ωs, ωh and ωq, and so ω²s² to the middle (Binder
+1983, "On the variances of asymptotically normal estimators from complex surveys").
 """
 
 from __future__ import annotations
@@ -46,6 +49,18 @@ class Parts(NamedTuple):
     square_ratio: float = 1.0
     middle: Tensor | None = None
     middle_ratio: float = 1.0
+
+    def times(self, weights: Tensor) -> Parts:
+        """Return the parts of records that count ω times, from 0 to 1, (N,): none gets longer.
+
+        >>> parts = Parts(torch.ones(2), torch.ones(2), None, 2.0, 1.0)
+        >>> parts.times(torch.tensor([0.5, 1.0])).score.tolist()
+        [0.5, 1.0]
+        """
+        square = None if self.square is None else weights * self.square
+        return self._replace(
+            score=weights * self.score, curvature=weights * self.curvature, square=square
+        )
 
     def robust(self, x: Tensor, longest: float) -> Parts:
         """Return the parts with the middle of a sandwich; scores longer than v count as v.

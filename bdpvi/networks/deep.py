@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.weights import refuse_weights
 from bdpvi.models.reachable import check_reach
 from bdpvi.networks.gradients import Batch, Loss, trainable
 from bdpvi.networks.preflight import make_gradients, without_gradient
@@ -149,6 +150,7 @@ def make_private(
     check_kind(module)
     weights, ledger, whose = trainable(module), settings.ledger, data
     if isinstance(data, Dataset):
+        refuse_weights(data, "make_private")
         ledger = data.ledger if ledger is None else ledger
         kind = weights[0].dtype if weights else torch.float32
         data = (data.x.to(kind), data.y.to(kind), data.ids)

@@ -112,7 +112,7 @@ def account(
     with ExitStack() as stack:
         with suppress(OSError):  # a folder that cannot be written to
             place = files[0].parent if files else own.parent
-            stack.enter_context(FileLock(place / "accounts.lock", mode=0o600))
+            stack.enter_context(FileLock(place / ".accounts.lock", mode=0o600))
         known = identity is None or own in _alike([own], identity)[0]
         if identity is not None and not (known or other_people):
             places = [own, *files, *[Path(without_pattern(given)).resolve()] * bool(files)]

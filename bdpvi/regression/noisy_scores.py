@@ -51,6 +51,10 @@ ASSUMED = (
     "intervals are for the model's best fit, with outlying records weighted down; their "
     "covariance is a sandwich, so the model need not be correct"
 )
+WEIGHTED = (
+    "; intervals are design-based: weights count as sampling weights, up to their public bound, of "
+    "rows that were drawn independently"
+)
 _UNSEEN = f"{HIDDEN}: mostly the prior"
 
 
@@ -76,6 +80,7 @@ class NoisyScores:
     """
 
     kind: ClassVar[str] = "noisy scores"
+    weighs: ClassVar[bool] = True
 
     rows: float | None = None
     draws: int = 1000
@@ -97,6 +102,10 @@ class NoisyScores:
     def of_rows(self, rows: float) -> NoisyScores:
         """Return the route for a table of about ``rows`` records."""
         return replace(self, rows=max(rows, 1.0), counted=True)
+
+    def of_columns(self, columns: int | None) -> NoisyScores:
+        """Return the route for features that encode this many raw columns."""
+        return replace(self, columns=columns)
 
     def adapt(self, model: Model, data: Data, guide: object) -> NoisyScores:
         """Return the route; raise ValueError unless the model is one of the three regressions."""
@@ -144,7 +153,8 @@ class NoisyScores:
         known: Any = self.predicting(model, plan)
         used, levels = _columns(data)
         columns = int(used.sum())
-        plan = replace(plan, columns=columns, size=min(plan.size, columns))
+        size = min(plan.size, columns)
+        plan = replace(plan, columns=columns, size=size, weighted=data.weighted)
         mean = torch.zeros(len(used), dtype=torch.float64)
         mean[-1] = known.intercept_mean
         precision = torch.eye(plan.columns, dtype=torch.float64) / known.prior_scale**2
@@ -154,17 +164,17 @@ class NoisyScores:
         found = noisy_scores.measure(plan, records, prior, key, levels)
         posterior = found.of_features()
         posterior.mean[-1] += middle
-        made = _estimate(posterior, used, found.joined, known.prior_scale)
+        made = _estimate(posterior, used, found.joined, known.prior_scale, data.weighted)
         latents = made.draws(self.draws, key.child("draws"))
         return Output(latents, estimate=made, rounds=_reference_costs(plan, found, data, key))
 
 
 def _design(
-    records: tuple[Tensor, Tensor], model: Any, used: Tensor, middle: float
-) -> tuple[Tensor, Tensor]:
-    """Return the design's columns in use, and the targets around their middle."""
-    x, y = (record.detach().cpu().double() for record in records)
-    return model.design(x)[:, used], y - middle
+    records: tuple[Tensor, ...], model: Any, used: Tensor, middle: float
+) -> tuple[Tensor, ...]:
+    """Return the design's columns in use, the targets around their middle, and any weights."""
+    x, y, *weights = (record.detach().cpu().double() for record in records)
+    return model.design(x)[:, used], y - middle, *weights
 
 
 def parts_of(model: Model) -> ScoreParts:
@@ -232,7 +242,9 @@ def _reference_costs(
     return tuple(noisy_scores.path_events(plan, chosen, data.ids[panel].cpu()))
 
 
-def _estimate(found: Posterior, used: Tensor, joined: Joined, prior_scale: float) -> Estimate:
+def _estimate(
+    found: Posterior, used: Tensor, joined: Joined, prior_scale: float, weighted: bool
+) -> Estimate:
     """Return the posterior of all weights, with notes on uninformative ones.
 
     Args:
@@ -240,6 +252,7 @@ def _estimate(found: Posterior, used: Tensor, joined: Joined, prior_scale: float
         used: which weights are used, (d + 1,).
         joined: which of the k have a column after the first round.
         prior_scale: the prior's standard deviation.
+        weighted: whether records have weights.
     """
     place = torch.eye(len(used), dtype=torch.float64)[:, used]
     whole, reasons = found.rotate(place), []
@@ -269,7 +282,7 @@ def _estimate(found: Posterior, used: Tensor, joined: Joined, prior_scale: float
         sampling=tuple(sampling.sqrt().tolist()),
         log_scale=found.log_scale,
         reliable=enough and found.passes,
-        reason="; ".join(reasons) or ASSUMED,
+        reason="; ".join(reasons) or ASSUMED + WEIGHTED * weighted,
         notes=tuple(notes),
     )
 

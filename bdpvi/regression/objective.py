@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -59,6 +59,8 @@ class ObjectivePerturbation:
     Raises:
         ValueError: if a number is out of range.
     """
+
+    weighs: ClassVar[bool] = True
 
     rows: float | None = None
     sources: int | None = None
@@ -247,9 +249,9 @@ def words_of(factors: Sequence[float | None]) -> str:
 
 
 def signed_design(
-    records: tuple[Tensor, Tensor], model: BayesianLogisticRegression, plan: ObjectivePlan
+    records: tuple[Tensor, ...], model: BayesianLogisticRegression, plan: ObjectivePlan
 ) -> Signed:
-    """Return some records, x and y, as the objective sees them; the model clamps features."""
-    x, y = records
+    """Return some records as the objective sees them; the model clamps features."""
+    x, *others = records
     design = model.design(x.double())
-    return Signed.of(replace(plan, limit=math.inf), design[:, : plan.facts.columns], y)
+    return Signed.of(replace(plan, limit=math.inf), design[:, : plan.facts.columns], *others)

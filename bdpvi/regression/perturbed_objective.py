@@ -95,8 +95,11 @@ class Signed:
     sizes: float
 
     @classmethod
-    def of(cls, plan: ObjectivePlan, x: Tensor, y: Tensor) -> Signed:
-        """Return the records; arguments and errors as for :func:`perturbed_minima`."""
+    def of(cls, plan: ObjectivePlan, x: Tensor, y: Tensor, counts: Tensor | None = None) -> Signed:
+        """Return the records; arguments and errors as for :func:`perturbed_minima`.
+
+        Each may count from 0 to 1 times, (N,).
+        """
         if x.ndim != 2 or x.shape[1] != plan.facts.columns or y.shape != x.shape[:1]:
             raise ValueError(
                 f"x and y must have shapes (N, {plan.facts.columns}) and (N,), got "
@@ -114,6 +117,7 @@ class Signed:
         weights.clamp_(max=1.0)
         of_zero, of_one = plan.class_weights  # at most 1, so that every bound holds
         weights *= torch.where(y == 1, of_one, of_zero)
+        weights *= 1.0 if counts is None else counts.detach().cpu().double()
         longest = float(norms.max()) if len(norms) else 0.0
         return cls(signed, weights, longest, float((weights * norms).sum()))
 

@@ -15,7 +15,8 @@ Rounds far from the mean are left out, because the trapezoid rule is inaccurate 
 
 B is φA if the model is correct, φ the dispersion; A B⁻¹ A is then the usual information. The last
 round's Σ q xxᵀ, the middle of a sandwich covariance, is B even if the model is wrong. Where it
-exceeds φA by more than its noise, it replaces φA (:func:`sampling_variance`).
+exceeds φA by more than its noise, it replaces φA (:func:`sampling_variance`); with weights of
+records, which φA counts once instead of twice, where it falls below, too.
 
 A direction counts as measured if A exceeds its noise there. Columns that are collinear or nearly
 always 0 give unmeasured directions, where the posterior is the prior. The posterior passes the gate
@@ -53,6 +54,7 @@ class Round:
         score_noise, curvature_noise: σ_t and τ_t.
         square, square_noise: Σ wψ², for linear regression, and its noise; ``clip``: κ.
         middle, middle_noise: the last round's Σ q xxᵀ, (k, k), and its noise; None for others.
+        weighted: whether records have weights.
     """
 
     point: Tensor
@@ -65,6 +67,7 @@ class Round:
     clip: float = math.inf
     middle: Tensor | None = None
     middle_noise: float = 0.0
+    weighted: bool = False
 
     def times(self, factor: float) -> Round:
         """Return the round with its matrix multiplied by ``factor``."""
@@ -174,31 +177,45 @@ def combined(rounds: Sequence[Round], dispersion: float = 1.0) -> Pooled:
     a, seen = (vectors * values.clamp(min=_FLOOR)) @ vectors.T, strong @ strong.T
     b = dispersion * a
     if last.middle is not None:
-        b = sampling_variance(b, strong, last.middle, last.middle_noise)
+        b = sampling_variance(b, strong, last.middle, last.middle_noise, last.weighted)
     return Pooled(total, a, b, 1 / sum(precision), tuple(shares), seen)
 
 
-def sampling_variance(assumed: Tensor, seen: Tensor, middle: Tensor, noise: float) -> Tensor:
+def sampling_variance(
+    assumed: Tensor, seen: Tensor, middle: Tensor, noise: float, weighted: bool = False
+) -> Tensor:
     """Return the sampling variance of scores: what the model assumes, or more.
 
     In measured directions, in units of the assumed variance, the middle minus 1 is shrunk by its
     expected noise as James and Stein (1961) do, and what is positive of it is added.
+
+    Weights ω ≤ 1 of records count once in A and twice in the middle. With them not 1 but a share
+    θ ≤ 1 of the assumed variance is assumed: the mean of the middle's m diagonal elements in those
+    units, at least 0, plus the standard deviation of its noise.
 
     Args:
         assumed: φA, (k, k).
         seen: orthonormal measured directions, eigenvectors of A, (k, m).
         middle: noisy Σ q xxᵀ, (k, k).
         noise: standard deviation of its diagonal; that off it is 1/√2 of it.
+        weighted: whether records have weights.
 
     >>> eye = torch.eye(2).double()
     >>> [sampling_variance(eye, eye, c * eye, 0.0).tolist() for c in (3, 0.5)]
     [[[3.0, 0.0], [0.0, 3.0]], [[1.0, 0.0], [0.0, 1.0]]]
+    >>> sampling_variance(eye, eye, 0.5 * eye, 0.0, weighted=True).tolist()
+    [[0.5, 0.0], [0.0, 0.5]]
     """
     unit = (seen.T @ assumed @ seen).diagonal().sqrt()
-    excess = seen.T @ middle @ seen / torch.outer(unit, unit) - torch.eye(len(unit)).to(unit)
+    found, one = seen.T @ middle @ seen / torch.outer(unit, unit), torch.eye(len(unit)).to(unit)
+    share, back = 1.0, seen * unit
+    if weighted and len(unit):
+        error = noise * math.sqrt(float((unit**-4).sum())) / len(unit)
+        share = min(1.0, max(float(found.diagonal().mean()), 0.0) + error)
+        assumed = assumed - (1 - share) * back @ back.T
+    excess = found - share * one
     squared = noise**2 / 2 * (float((unit**-2).sum()) ** 2 + float((unit**-4).sum()))
     kept = max(0.0, 1 - squared / max(float(excess.square().sum()), 1e-300))
-    back = seen * unit
     return assumed + kept * back @ at_least(excess, 0.0) @ back.T
 
 

@@ -59,6 +59,7 @@ class ScorePlan:
         event: all rounds together.
         size: expected mean square of a record's length; the first round's R² over radius².
         radius: R over the root of that.
+        weighted: whether records have weights.
     """
 
     family: ScoreParts
@@ -66,6 +67,7 @@ class ScorePlan:
     event: SampledGaussian
     size: float
     radius: float = 1.0
+    weighted: bool = False
 
     @classmethod
     def of(
@@ -166,7 +168,7 @@ class Measured:
 
 def measure(
     plan: ScorePlan,
-    records: Records[tuple[Tensor, Tensor]],
+    records: Records[tuple[Tensor, ...]],
     prior: NormalPrior,
     key: Key,
     levels: Tensor | None = None,
@@ -181,7 +183,7 @@ def measure(
     Args:
         plan: the settings.
         records: in memory or in blocks; each part is a design, float64, (N, k), the last column
-            ones, and targets, (N,).
+            ones, targets, (N,), and, if the plan says so, weights of records from 0 to 1, (N,).
         prior: of the k coefficients.
         key: secret.
         levels: for each level of a category the number of the first of these columns; for a column
@@ -220,7 +222,7 @@ def measure(
         if number == len(multipliers) - 1:
             place = replace(place, longest=family.longest(radius, clip, typical))
         one, lengths = release_round(white, place, point, multiplier, key.child("round", number))
-        rounds.append(replace(one, clip=clip))
+        rounds.append(replace(one, clip=clip, weighted=plan.weighted))
         paid.append(lengths)
         typical = max(float(count @ one.curvature @ count), 0.0) / count_of(moments)
         found = _answer(family, rounds, prior, count, variance)
@@ -241,12 +243,12 @@ def measure(
 
 
 def _standardise_records(
-    records: tuple[Tensor, Tensor], columns: Joined, back: Tensor
-) -> tuple[Tensor, Tensor]:
+    records: tuple[Tensor, ...], columns: Joined, back: Tensor
+) -> tuple[Tensor, ...]:
     """Return standardised records; one that is set aside is 0, and adds 0 to every sum."""
-    x, y = records
+    x, y, *weights = records
     there = (x[:, columns.aside] == 0).all(1)
-    return (x @ columns.place @ back) * there[:, None], y * there
+    return (x @ columns.place @ back) * there[:, None], y * there, *weights
 
 
 def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[SampledGaussian]:

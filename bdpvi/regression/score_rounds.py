@@ -40,22 +40,23 @@ class Place:
     clip: float = math.inf
     longest: float | None = None
 
-    def parts(self, x: Tensor, y: Tensor) -> Parts:
-        """Return the contributions of some records."""
+    def parts(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> Parts:
+        """Return the contributions of some records, which may have weights ω, (N,)."""
         if self.point is None:
-            return self.family.first(x, y, self.radius)
-        made = self.family.parts(x, y, self.radius, self.point, self.clip)
+            made = self.family.first(x, y, self.radius)
+        else:
+            made = self.family.parts(x, y, self.radius, self.point, self.clip)
+        made = made if weights is None else made.times(weights)
         return made if self.longest is None else made.robust(x, self.longest)
 
 
-def _sums(records: tuple[Tensor, Tensor], place: Place) -> Tensor:
+def _sums(records: tuple[Tensor, ...], place: Place) -> Tensor:
     """Return a round's sums over some records, without noise, (size,)."""
-    x, y = records
-    return summed(place.parts(x, y), x)
+    return summed(place.parts(*records), records[0])
 
 
 def release_round(
-    records: Records[tuple[Tensor, Tensor]],
+    records: Records[tuple[Tensor, ...]],
     place: Place,
     point: Tensor,
     multiplier: float,
@@ -64,8 +65,8 @@ def release_round(
     """Return one round, its noisy sums; and the lengths of contributions in memory."""
     lengths = None
     if records.in_memory:
-        x, y = records.first()
-        parts = place.parts(x, y)
+        x, *others = records.first()
+        parts = place.parts(x, *others)
         flat, lengths = summed(parts, x), parts.lengths(x) / parts.bound
     else:
         flat = records.sum(_sums, place)

@@ -28,6 +28,11 @@ def magnitude(rows: float) -> float:
     return min((d * power for d in (1, 2, 5, 10)), key=lambda n: abs(math.log(rows / n)))
 
 
+def about(rows: float | None) -> str | None:
+    """Return a declared number of rows in words, rounded for publication."""
+    return None if rows is None else f"about {magnitude(rows):,.0f}"
+
+
 def words_of_rows(rows: float | None, counted: bool) -> str:
     """Return a sentence on the rounded number of rows and its source; "" if it is unknown.
 

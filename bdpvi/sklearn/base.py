@@ -51,6 +51,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     from_data: bool = False
     types: Schema | None = None
     formula: str = ""
+    largest_weight: float | None = None
     expected_rows: float | None = None
     rows_per_unit: int = 1
     ledger: str | None = None
@@ -59,16 +60,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _trial = None  # type: Any
     """The work of a rehearsal."""
 
-    @staticmethod
-    def _refuse(options: Mapping[str, Any]) -> None:
-        """Refuse arguments that ``fit`` does not accept; explain why weights are refused."""
-        if options.get("sample_weight") is not None:
-            raise ValueError(
-                "sample_weight: a weight multiplies the influence of a record on the fit, so its "
-                "bound, and with it epsilon, would not hold; leave it out"
-            )
+    def _weights(self, options: Mapping[str, Any]) -> Any:
+        """Return the rows' weights among the options of ``fit``; refuse others."""
+        from bdpvi.datasets.weights import weight_words
+
         if unknown := sorted(options.keys() - {"sample_weight"}):
             raise TypeError(f"fit() has no argument {unknown[0]!r}")
+        weights = options.get("sample_weight")
+        weight_words("sample_weight", weights, self.largest_weight)
+        return weights
 
     def _guarantee(self) -> Guarantee:
         """Return the kind of guarantee."""
@@ -154,9 +154,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         from bdpvi.tables.validation import check
 
         base_rate = asked.pop("base_rate", None)
-        known = inputs.public(
-            self._given_scaling(inputs), base_rate=base_rate, rows=self.expected_rows
-        )
+        given = {"base_rate": base_rate, "rows": self.expected_rows}
+        if self.largest_weight is not None:
+            given |= {"weights": inputs.unlike("weight"), "largest_weight": self.largest_weight}
+        known = inputs.public(self._given_scaling(inputs), **given)
         made = Request(
             target=inputs.label,
             positive=1,
@@ -197,7 +198,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _declarations(self, kinds: dict[str, tuple[str, ...]]) -> dict[str, str]:
         """Return the arguments' declarations about the table, in words."""
         from bdpvi.datasets.origin import declarations
-        from bdpvi.tables.request import about
+        from bdpvi.datasets.weights import weight_words
+        from bdpvi.releases.row_counts import about
 
         kinds = {"formula": (self.formula,) if self.formula else (), **kinds}
         names = ("classes", "base_rate", "target_bounds")
@@ -211,7 +213,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         }
         weights = getattr(self, "class_weight", None) or {}
         said["class weights"] = tuple(f"{name}: {one:g}" for name, one in weights.items())
-        return declarations(**said, **kinds, rows=about(self.expected_rows))
+        most = self.largest_weight
+        weighed = weight_words("sample_weight", most, most)
+        return declarations(**said, **kinds, weights=weighed, rows=about(self.expected_rows))
 
     def _features(self, X: ArrayLike) -> Any:
         """Return the release's input, (N, d), for new rows, each cell read as in ``fit``.

@@ -89,6 +89,8 @@ def rehearse(
         twin._trial, twin.ledger = trial, None
         twin.expected_rows = estimator.expected_rows or MANY
         rows = inputs.made_up()
+        if inputs.weights is not None:
+            rows = replace(rows, weights=np.ones(ROWS))
         fit(twin, rows, np.resize(few, ROWS), people, few, **noted)
         try_file(twin.release_, rows.features(twin._encoding([*rows.columns])))
 
@@ -138,6 +140,7 @@ def _dataset(
     return Dataset(
         torch.from_numpy(inputs.features(encoding)),
         torch.from_numpy(y),
+        weights=None if inputs.weights is None else torch.from_numpy(inputs.weights),
         feature_names=encoding.feature_names,
         preprocessing={"encoding": encoding.to_dict(), DECLARED: declared, **noted},
         people=People(**people),

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline as Steps
 from sklearn.utils import check_consistent_length, column_or_1d
 
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets import made_up
-from bdpvi.datasets.cells import Cells, Columns, read_columns
+from bdpvi.datasets.cells import Cells, Columns, read_cells, read_columns
 from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.datasets.estimates import CATEGORY, NUMBER
 from bdpvi.datasets.given import REMEDY, warn_of_signs
@@ -26,6 +27,7 @@ from bdpvi.datasets.records import Held
 from bdpvi.datasets.schema import Schema, declared_by
 from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import at_most
+from bdpvi.datasets.weights import shares_of
 from bdpvi.score.reading import NUMBERS
 from bdpvi.tables.encoded import Perform, encode
 from bdpvi.tables.request import Public
@@ -67,6 +69,7 @@ class Inputs:
             the same noise whatever carries the numbers.
         target: name of the target, if its centre and scale are estimated too; "" otherwise.
         device: where the fit is computed.
+        weights: how often each row counts, (N,), from 0 to 1, NaN if unknown; None for once.
     """
 
     columns: Columns
@@ -74,6 +77,7 @@ class Inputs:
     names: tuple[str, ...] = ()
     target: str = ""
     device: str = "cpu"
+    weights: Floats | None = None
 
     def __len__(self) -> int:
         return max(map(len, self.columns.values()), default=0)
@@ -104,9 +108,10 @@ class Inputs:
     @property
     def complete(self) -> NDArray[np.bool_]:
         """Mask of the rows that are used, (N,)."""
+        kept = np.full(len(self), True) if self.weights is None else np.isfinite(self.weights)
         if self.types is not None:
-            return np.full(len(self), True)
-        return np.asarray(np.isfinite(self.values).all(axis=1))
+            return kept
+        return np.asarray(kept & np.isfinite(self.values).all(axis=1))
 
     def some(self) -> tuple[NDArray[Any], ...]:
         """Return the columns, by which the rows are known again."""
@@ -119,7 +124,9 @@ class Inputs:
 
     def select(self, rows: NDArray[Any]) -> Inputs:
         """Return some of the rows."""
-        return replace(self, columns={name: one.select(rows) for name, one in self.columns.items()})
+        weights = None if self.weights is None else self.weights[rows]
+        columns = {name: one.select(rows) for name, one in self.columns.items()}
+        return replace(self, columns=columns, weights=weights)
 
     def made_up(self) -> Inputs:
         """Return made-up rows."""
@@ -136,13 +143,23 @@ class Inputs:
 
     def beside(self, target: Floats) -> Inputs:
         """Return the columns with a target whose centre and scale are estimated too."""
-        name = _unlike("target", self.columns)
+        name = self.unlike("target")
         return replace(self, columns={**self.columns, name: Cells(target)}, target=name)
 
     @property
     def label(self) -> str:
         """A name of the target that no column has."""
-        return _unlike("y", self.columns)
+        return self.unlike("y")
+
+    def unlike(self, name: str) -> str:
+        """Return the name, with underscores if a column has it."""
+        while name in self.columns:
+            name += "_"
+        return name
+
+    def header(self, asked: Request) -> list[str]:
+        """Return the names of the columns, of the target and of any weights."""
+        return [*self.columns, asked.target, *filter(None, [asked.public.weights])]
 
     def public(self, constants: Encoding | None, **given: Any) -> Public:
         """Return what is known of the columns, some of whose constants may be public."""
@@ -152,19 +169,19 @@ class Inputs:
 
     def public_constants(self, asked: Request) -> Encoded | None:
         """Return all constants if they are public, None if some are to be estimated."""
-        empty = purchase(asked, [*self.columns, asked.target]).empty
+        empty = purchase(asked, self.header(asked)).empty
         return self._preprocessing(Encoded(_public(asked))) if empty else None
 
     def fewest_features(self, asked: Request) -> int:
         """Return the least number of features."""
         if self.types is None:
             return len(self.columns)
-        return purchase(asked, [*self.columns, asked.target]).fewest_features
+        return purchase(asked, self.header(asked)).fewest_features
 
     def estimate_constants(self, asked: Request, perform: Perform, left: Allowance) -> Constants:
         """Return all constants, those that are not public estimated privately."""
         rows = Rows(self.columns, np.zeros(len(self)))
-        header = [*self.columns, asked.target]
+        header = self.header(asked)
         found = encode(Held(rows), header, asked, perform, left=left, feasible=False)
         if not self.target:
             return self._preprocessing(found), None
@@ -233,7 +250,9 @@ def _fits(transformer: Any) -> bool:
     return bool(tags.get("requires_fit", True))
 
 
-def read(estimator: Any, X: Any, y: Any, unit: Any = None) -> tuple[Inputs, pd.Series[Any]]:
+def read(
+    estimator: Any, X: Any, y: Any, unit: Any = None, weights: Any = None
+) -> tuple[Inputs, pd.Series[Any]]:
     """Return N rows and their targets, (N,), with valid shapes and arbitrary values.
 
     Of each person only the first ``rows_per_unit`` rows are returned.
@@ -258,6 +277,11 @@ def read(estimator: Any, X: Any, y: Any, unit: Any = None) -> tuple[Inputs, pd.S
     check_consistent_length(range(number), targets)
     if targets.dtype.kind == "c":
         raise ValueError(f"y: Complex data not supported, got {targets.dtype}")
+    if weights is not None:
+        given = column_of(weights)
+        check_consistent_length(range(number), given)
+        numbers = torch.from_numpy(read_cells(given.iloc[kept], AS_NUMBER).numbers)
+        rows = replace(rows, weights=shares_of(numbers, estimator.largest_weight).numpy())
     if unit is None:
         return rows, targets.iloc[kept]
     persons = column_of(unit)
@@ -353,10 +377,3 @@ def column_of(values: Any) -> pd.Series[Any]:
         column_or_1d(values)  # refuses
     found: pd.Series[Any] = in_memory({"": values}).iloc[:, 0]
     return found.reset_index(drop=True)
-
-
-def _unlike(name: str, taken: Mapping[str, object]) -> str:
-    """Return the name, with underscores if it is taken."""
-    while name in taken:
-        name += "_"
-    return name

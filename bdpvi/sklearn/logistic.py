@@ -67,6 +67,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             :class:`bdpvi.regression.NoisyScores`; ``prior_scale`` is then the prior's, 5 by
             default. It needs ``expected_rows`` if the scaling is estimated privately: too few
             records are an error, which must be raised before anything is charged.
+        largest_weight: public bound of ``sample_weight``; larger weights count as it.
         class_weight: None, or public weights {label: weight} of the classes in the default
             release; only their ratio matters. "balanced" is refused: it is computed from y.
         rows_per_unit: the most rows of one person to use, the first ones, if ``fit`` is given the
@@ -138,7 +139,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 are left out, and a single class is accepted; without, at least two are required.
             unit: the person of each row, (N,): ε is then for all rows of a person. With metadata
                 routing, ``set_fit_request(unit=True)`` passes it through a pipeline or a search.
-            options: none; ``sample_weight`` is refused, because no bound on one record would hold.
+            options: ``sample_weight``, (N,): sampling weights, with a public ``largest_weight``.
 
         Returns:
             The estimator itself.
@@ -156,9 +157,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         from bdpvi.releases.basis import LABELLED
         from bdpvi.sklearn.inputs import read
 
-        self._refuse(options)
+        weights = self._weights(options)
         people = self._people(unit)
-        inputs, labels = read(self, X, y, unit)
+        inputs, labels = read(self, X, y, unit, weights)
         classes = of_classes.labels(self.classes, labels)
         targets = of_classes.places(labels, classes)
         good = inputs.complete & np.isfinite(targets)

@@ -60,7 +60,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
                 model cannot have, or any value that is not a finite number, are left out.
             unit: the person of each row, (N,), as in
                 :meth:`bdpvi.sklearn.PrivateLogisticRegression.fit`.
-            options: none; ``sample_weight`` is refused, because no bound on one record would hold.
+            options: ``sample_weight``, (N,): sampling weights, with a public ``largest_weight``.
 
         Returns:
             The estimator itself.
@@ -73,9 +73,9 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
                 out or rounded, for the owner only.
             PrivacyLeakWarning: if a seed is given.
         """
-        self._refuse(options)
+        weights = self._weights(options)
         people = self._people(unit)
-        rows, targets = self._read(X, y, unit)
+        rows, targets = self._read(X, y, unit, weights)
         self._fit(rows, self._targets(targets), people, _FEW)
         return self
 
@@ -91,13 +91,15 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         """Return the model if public bounds on the target are given."""
         raise NotImplementedError
 
-    def _read(self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None) -> tuple[Inputs, Floats]:
+    def _read(
+        self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None, weights: Any
+    ) -> tuple[Inputs, Floats]:
         """Return the complete records with finite targets that are not too small."""
         from bdpvi._ground.types import tell_owner
         from bdpvi.datasets.cells import read_cells
         from bdpvi.sklearn.inputs import AS_NUMBER, read
 
-        inputs, given = read(self, X, y, unit)
+        inputs, given = read(self, X, y, unit, weights)
         targets = read_cells(given, AS_NUMBER).numbers
         good = inputs.complete & np.isfinite(targets) & (targets >= self._least)
         why = "a value is not a finite number, or a target is outside the range of the model"
@@ -170,8 +172,8 @@ class PrivateLinearRegression(_PrivateRegressor):
         prior_scale: standard deviation of the weights' prior, on standardised features and in
             quarters of the target's range.
         limit: standardised features are clipped at ±limit; None does not clip.
-        bounds, scales, from_data, types, expected_rows, rows_per_unit, ledger, random_state: as in
-            :class:`bdpvi.sklearn.PrivateLogisticRegression`.
+        bounds, scales, from_data, types, largest_weight, expected_rows, rows_per_unit, ledger,
+            random_state: as in :class:`bdpvi.sklearn.PrivateLogisticRegression`.
 
     All arguments count as public: choose them without looking at the data.
 
@@ -236,8 +238,8 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         draws: number of posterior draws that predictions average over; it does not affect the cost.
         prior_scale: standard deviation of the weights' prior, on standardised features.
         limit: standardised features are clipped at ±limit; None does not clip.
-        bounds, scales, from_data, types, expected_rows, rows_per_unit, ledger, random_state: as in
-            :class:`bdpvi.sklearn.PrivateLogisticRegression`.
+        bounds, scales, from_data, types, largest_weight, expected_rows, rows_per_unit, ledger,
+            random_state: as in :class:`bdpvi.sklearn.PrivateLogisticRegression`.
 
     Attributes: as in :class:`PrivateLinearRegression`; ``exp(X @ coef_ + intercept_)`` approximates
     the expected count.

@@ -143,8 +143,9 @@ def mean_and_sd(column: ColumnType, some: Shares, z: float) -> tuple[Interval, I
 
     The mean is Σ p m, m the middles. The variance is Σ p (m² − s²) − mean² + Var(mean), s² that of
     a uniform cell: numbers with a smooth density have less variance than their cells' middles by
-    s² (Sheppard 1898), and the squared mean has Var(mean) too much. The interval of the standard
-    deviation is symmetric in its logarithm unless its error is large.
+    s² (Sheppard 1898), and the squared mean has Var(mean) too much. The interval of the variance
+    is symmetric below, for noise that exceeds it, and above in its logarithm, as samples of skewed
+    columns need, unless its error is large.
     """
     low, high = column.bounds or (0.0, 0.0)
     first, last, inside = cells_of(column)
@@ -160,12 +161,10 @@ def mean_and_sd(column: ColumnType, some: Shares, z: float) -> tuple[Interval, I
     moved = 4 * (centre - mean) ** 2 * width**2 / 48 + (width**2 / 12) ** 2
     error = some.variance(squares) + float((heavy**2 * moved).sum())
     sd = math.sqrt(max(variance, 0.0))
+    half = z * math.sqrt(error)
+    ends = (math.sqrt(max(variance - half, 0.0)), math.sqrt(max(variance, 0.0) + half))
     if sd and math.sqrt(error) < variance:
-        by = math.exp(z * math.sqrt(error) / variance / 2)
-        ends = (sd / by, sd * by)
-    else:
-        half = z * math.sqrt(error)
-        ends = (math.sqrt(max(variance - half, 0.0)), math.sqrt(max(variance, 0.0) + half))
+        ends = (ends[0], sd * math.exp(half / variance / 2))
     of_sd = (min(one, (high - low) / 2) for one in (sd, *ends))
     return tuple(of_mean), tuple(of_sd)  # type: ignore[return-value]
 

@@ -20,6 +20,7 @@ from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import without_unit
+from bdpvi.datasets.weights import shares_of
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.entry import digest_of
@@ -28,6 +29,7 @@ from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
 from bdpvi.privacy.left import HIGHEST
+from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.releases.route import Allowance
 from bdpvi.releases.row_counts import FEWEST, MOST
 from bdpvi.releases.transaction import Before, Mechanism, Plan, seal
@@ -46,7 +48,8 @@ if TYPE_CHECKING:
 Perform = Callable[[Mechanism[Any, Any]], Any]
 """Plans, charges and draws, as :meth:`bdpvi.releases.transaction.Transaction.perform` does."""
 WITHOUT = "a target, an event or an exposure is blank or outside the range of the model"
-"""Why a row is not used."""
+UNWEIGHTED = "; or a weight is blank, negative or unreadable"
+"""Why a row is not used, and why with weights."""
 _COLUMNS: Callable[[Rows], Columns] = attrgetter("columns")
 
 
@@ -70,15 +73,21 @@ def usable(frame: pd.DataFrame, asked: Request) -> tuple[Rows, int]:
     if asked.public.exposure:
         exposure = read_cells(frame[asked.public.exposure], types.get(asked.public.exposure))
         kept = kept & (exposure.numbers > 0)
+    weights = None
+    if name := asked.public.weights:
+        given = torch.from_numpy(read_cells(frame[name], types.get(name)).numbers)
+        weights = shares_of(given, asked.public.largest_weight or 1.0).numpy()
+        kept = kept & np.isfinite(weights)
     if not kept.all():
-        frame, y = frame[kept], y[kept]
+        frame, y, weights = frame[kept], y[kept], None if weights is None else weights[kept]
     persons = frame.index.to_numpy() if frame.index.name == PERSON else None
-    return Rows(LazyColumns(frame, types, asked.target), y, persons), int((~kept).sum())
+    return Rows(LazyColumns(frame, types, asked.target), y, persons, weights), int((~kept).sum())
 
 
-def encoded_of(rows: Rows, encoding: Encoding) -> tuple[Tensor, Tensor]:
-    """Return features and targets of rows."""
-    return encoding.whole(rows.columns), torch.from_numpy(rows.y)
+def encoded_of(rows: Rows, encoding: Encoding) -> tuple[Tensor, ...]:
+    """Return features, targets and, if there are any, weights of rows."""
+    given = (rows.y,) if rows.weights is None else (rows.y, rows.weights)
+    return encoding.whole(rows.columns), *map(torch.from_numpy, given)
 
 
 def _places(cells: Cells, values: Sequence[object]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -306,7 +315,7 @@ def promising(
         TooFewRecordsError: if records are too few; it says what would suffice.
     """
     settings, left = setup(asked), left or asked.whole()
-    if isinstance(settings.route, Intervals):
+    if isinstance(settings.route, Intervals | NoisyScores):
         delta = (1 - estimates.NAMES if share else 1) * asked.delta
         spent = 0.0
         if share:

@@ -29,7 +29,7 @@ from bdpvi.score.reading import BOOLEAN, NUMBERS, UNUSED
 from bdpvi.tables.encoded import check, price_of
 from bdpvi.tables.looks import Finding, Price, TableLook, TargetLook
 from bdpvi.tables.request import Machine, Public, Request
-from bdpvi.tables.sheet import FEW, Column, Totals, persons_of, totals
+from bdpvi.tables.sheet import FEW, Column, Totals, model_for, persons_of, totals
 from bdpvi.tables.validation import purchase
 
 _ODD = 3
@@ -342,7 +342,7 @@ def _target(one: Column, asked: Request, file: FileFormat) -> tuple[TargetLook, 
         shown = TargetLook(name, "", counts)
         if asked.positive is None:
             return shown, []
-        return shown, [Finding(f"{shown}. None of them counts as 1 yet", _model_for(one, counts))]
+        return shown, [Finding(f"{shown}. None of them counts as 1 yet", model_for(one, counts))]
     positive = read_cell(asked.positive, one.type)[1]
     shown = TargetLook(name, positive, counts)
     found = _unread(one, file) if one.look.unread else iter(())
@@ -362,18 +362,6 @@ def _target(one: Column, asked: Request, file: FileFormat) -> tuple[TargetLook, 
             option = ""
         return shown, [*found, Finding(f"{shown}. All of these count as 0; if so", option)]
     return shown, list(found)
-
-
-def _model_for(one: Column, counts: Mapping[str, int]) -> str:
-    """Return the options for a target of these values that none has been given for."""
-    if len(counts) <= 2:
-        return "--positive VALUE"
-    if one.look.numbers > (1 - _MIXED) * one.look.filled:
-        whole = all(label.isdecimal() for label in counts)
-        return "--model poisson --largest N" if whole else "--model linear --target-bounds LOW HIGH"
-    classes = " ".join(f"--classes {shlex.quote(label)}" for label in counts)
-    named = f", or --model multinomial {classes}" if len(counts) <= FEW else ""
-    return f"--positive VALUE{named}"
 
 
 def _alike(label: str, positive: str) -> bool:

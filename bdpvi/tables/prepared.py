@@ -25,6 +25,7 @@ from bdpvi.bayesian.releases import release
 from bdpvi.datasets.dataset import BlockData, Data, Dataset, in_arrays
 from bdpvi.datasets.items import by_index, pair
 from bdpvi.datasets.named import by_argument, has_arguments
+from bdpvi.datasets.weights import refuse_weights
 from bdpvi.guides import Laplace
 from bdpvi.models.contract import Model
 from bdpvi.models.linear import BayesianLinearRegression
@@ -81,6 +82,8 @@ class Prepared:
             ValueError: if model, data or guide do not suit the route; nothing is charged. This does
                 not depend on records: invalid ones are left out.
         """
+        if not getattr(route, "weighs", False):
+            refuse_weights(data, f"route={type(route).__name__}()")
         data = data.taking(getattr(model, "takes", None))
         model = getattr(model, "plain", model)
         check_unused(guide)

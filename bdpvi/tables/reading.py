@@ -217,6 +217,10 @@ def _of_records(asked: Request, data: Dataset) -> Request:
         raise ValueError(
             "exposure: for encoded records it belongs to the model, as a column number"
         )
+    if public.weights:
+        raise ValueError(f"weights={public.weights!r}: give encoded records theirs, Dataset.of()")
+    if data.weighted:
+        public = replace(public, weights="weights", largest_weight=1.0)
     if public.event:
         raise ValueError(
             f"event={public.event!r}: targets of encoded records are signed times, "
@@ -306,7 +310,8 @@ def _encoded(records: Dataset, asked: Request) -> Dataset:
     x = torch.randn(ROWS, records.x.shape[1], generator=key, dtype=torch.float64, device=HOST)
     targets = torch.tensor(_targets(asked), dtype=torch.float64)
     y = targets[torch.arange(ROWS) % len(targets)]
-    return replace(records, x=x, y=y, ids=torch.arange(ROWS))
+    weights = torch.ones(ROWS, dtype=torch.float64) if records.weighted else None
+    return replace(records, x=x, y=y, ids=torch.arange(ROWS), weights=weights)
 
 
 def _targets(asked: Request) -> list[float]:
@@ -336,5 +341,6 @@ def _raw(work: Work, asked: Request) -> Iterator[pd.DataFrame]:
     if asked.model is None:
         target = [asked.positive, *(declared.get(asked.target) or ("no", ""))]
     alone = {asked.target: target} | ({public.exposure: [1.0]} if public.exposure else {})
+    alone |= {public.weights: [public.largest_weight]} if public.weights else {}
     alone |= {public.event: [1, 0]} if public.event else {}
     return made_up.frames(kinds, declared, alone)

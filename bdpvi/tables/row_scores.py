@@ -55,6 +55,7 @@ class RowScores:
         """
         encoding = release.encoding
         known = isinstance(release.model, BayesianLogisticRegression | OfClasses)
+        known = known and not work.asked.public.weights  # which scores would ignore
         if work.table is None or encoding is None or not known or not work.first_look[0]:
             return None
         few = replace(release, latents={n: one[:DRAWS] for n, one in release.latents.items()})

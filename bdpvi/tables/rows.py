@@ -31,17 +31,20 @@ class Rows:
         y: (N,) 1 for the positive class, otherwise 0; with a ``model`` in the pipeline the
             target's number, or its index among the classes.
         persons: (N,) a number for each row's person, if a person may have several. Secret.
+        weights: (N,) how often each row counts, from 0 to 1; None for once.
     """
 
     columns: Columns
     y: Floats
     persons: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    weights: Floats | None = None
 
     def select(self, rows: np.ndarray[Any, Any]) -> Rows:
         """Return some of them."""
         persons = None if self.persons is None else self.persons[rows]
+        weights = None if self.weights is None else self.weights[rows]
         columns = {name: one.select(rows) for name, one in self.columns.items()}
-        return Rows(columns, self.y[rows], persons)
+        return Rows(columns, self.y[rows], persons, weights)
 
     def __len__(self) -> int:
         return len(self.y)

@@ -164,11 +164,12 @@ def preview_scores(
 
     Returns:
         The scores, or None where one takes too long (training, draws from a posterior, or the first
-        one), and for a table in blocks (:mod:`bdpvi.tables.row_scores`).
+        one), with weights of rows, which scores would ignore, and for a table in blocks
+        (:mod:`bdpvi.tables.row_scores`).
     """
     if work.table is not None or not isinstance(release.model, BayesianLogisticRegression):
         return None
-    if release.guide is not None or work.asked.bayesian:
+    if release.guide is not None or work.asked.bayesian or work.asked.public.weights:
         return None
     found: list[tuple[Any, ...]] = []
     start, ended = clock(), "the maximum number"

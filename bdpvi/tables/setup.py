@@ -77,7 +77,7 @@ class Intervals:
 
     def of_columns(self, columns: int | None) -> Intervals:
         """Return the route for features that encode this many raw columns."""
-        return replace(self, scores=replace(self.scores, columns=columns))
+        return replace(self, scores=self.scores.of_columns(columns))
 
     def training(self, **given: Any) -> Intervals:
         """Return the route with these settings of a training."""
@@ -178,7 +178,8 @@ def setup(asked: Request, found: Encoded | None = None) -> Setup:
         draws = _DRAWS if asked.number == 1 else asked.number
         route = DPVI(rows=public.rows, draws=draws)
         if asked.uses_noisy_scores:
-            route = Intervals(scores=NoisyScores(rows=public.rows, draws=draws), trained=route)
+            scores = NoisyScores(rows=public.rows, draws=draws)
+            route = scores if public.weights else Intervals(scores=scores, trained=route)
     if model is None:
         made: Any = logistic(
             public.base_rate, WEAK_PRIOR_SCALE if asked.uses_noisy_scores else None

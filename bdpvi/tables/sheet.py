@@ -240,3 +240,15 @@ def _likepersons_of(one: Column, found: PersonsLook) -> bool:
     coded = one.look.numbers and len(digits) == 1 and min(digits) >= 6
     many = found.persons > MOST_CATEGORIES and 10 * found.persons >= found.rows
     return many and (one.look.kind in ("code", "text", "category") or bool(coded))
+
+
+def model_for(one: Column, counts: Mapping[str, int]) -> str:
+    """Return the options for a target of these values that none has been given for."""
+    if len(counts) <= 2:
+        return "--positive VALUE"
+    if one.look.numbers > _NEARLY_ALL * one.look.filled:
+        whole = all(label.isdecimal() for label in counts)
+        return "--model poisson --largest N" if whole else "--model linear --target-bounds LOW HIGH"
+    classes = " ".join(f"--classes {shlex.quote(label)}" for label in counts)
+    named = f", or --model multinomial {classes}" if len(counts) <= FEW else ""
+    return f"--positive VALUE{named}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from bdpvi._ground import validate
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.estimates import Purchase
+from bdpvi.datasets.weights import TAKEN_BY
 from bdpvi.models.kinds import OfClasses
 from bdpvi.score.reading import ANY, NAMES, NUMBERS, UNUSED
 from bdpvi.tables.request import Request
@@ -32,6 +33,7 @@ def check(asked: Request) -> None:
             "draws=PosteriorDraws() (--draws-of-the-posterior) gives draws behind a gate here"
         )
     _check_labels(asked)
+    _check_weights(asked)
     if asked.model is not None:
         _check_model(asked)
     elif asked.positive in (None, "") or read_cell(asked.positive, asked.target_type)[2]:
@@ -50,6 +52,23 @@ def check(asked: Request) -> None:
         what = "intervals" if asked.model is None else f"{asked.model.kind} regression"
         assert asked.guarantee is not None
         raise ValueError(f"guarantee={asked.guarantee.name}: a release for {what} has a worst case")
+
+
+def _check_weights(asked: Request) -> None:
+    """Refuse weights of rows where they would be ignored."""
+    public = asked.public
+    given = {
+        "model": asked.model if asked.uses_dpvi else None,
+        "guarantee": asked.guarantee if asked.bayesian else None,
+        "draws": None if isinstance(asked.draws, int) else asked.draws,
+        "from_data": public.from_data or None,
+    }
+    for name, value in given.items() if public.weights else ():
+        if value is not None:
+            raise ValueError(
+                f"weights={public.weights!r}: none go with {name}={value!r:.80}. {TAKEN_BY} take "
+                "them, with public or private bounds"
+            )
 
 
 def _check_labels(asked: Request) -> None:
@@ -103,6 +122,14 @@ def purchase(asked: Request, header: Sequence[str]) -> Purchase:
     names, public = [str(name).strip() for name in header], asked.public
     if public.exposure and (public.exposure == asked.target or public.exposure not in names):
         raise ValueError(f"exposure={public.exposure!r} must be a column other than the target")
+    used = {factor.column for term in asked.terms for factor in term}
+    used |= {asked.target, public.exposure, *public.drop, *public.categorical}
+    used |= {column.name for column in asked.constants.columns} if asked.constants else set()
+    if public.weights in used - {""} or public.weights not in ("", *names):
+        raise ValueError(
+            f"weights={public.weights!r} must be a column of numbers, and neither target nor "
+            f"feature; the columns are {', '.join(names)}"
+        )
     if asked.model is not None and asked.model.target == "time":
         _check_event(asked, names)
     drop, numbers, categories = _kinds(asked, names)
@@ -144,7 +171,7 @@ def _kinds(asked: Request, names: Sequence[str]) -> tuple[list[str], list[str], 
     ):
         if both := [name for name in some if kinds.get(name) in others]:
             raise ValueError(f"{argument} names {both[0]!r}, whose kind is {kinds[both[0]]}")
-    out = [*public.drop, *(n for n, kind in kinds.items() if kind in UNUSED)]
+    out = [*public.left_out, *(n for n, kind in kinds.items() if kind in UNUSED)]
     out = [name for name in dict.fromkeys(out) if name != asked.target or name in public.drop]
     used = {name: kind for name, kind in kinds.items() if name not in {*out, asked.target}}
     numbers, categories = (

@@ -39,7 +39,7 @@ from bdpvi.releases.publishing import Places
 from bdpvi.releases.route import Allowance
 from bdpvi.releases.table_file import TableFile
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables.encoded import WITHOUT, encode, encoded_of, rows_of, usable
+from bdpvi.tables.encoded import UNWEIGHTED, WITHOUT, encode, encoded_of, rows_of, usable
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.request import Machine, Request
 from bdpvi.tables.rows import Encoded, Rows
@@ -196,8 +196,10 @@ class Work:
         }
         parts = self.rows.map(encoded_of, encoded.encoding)
         if parts.in_memory:
-            return Dataset(*parts.first(), **facts), encoded
-        return BlockData(parts, self.first_look[0], **facts), encoded
+            x, y, *weights = parts.first()
+            return Dataset(x, y, weights=weights[0] if weights else None, **facts), encoded
+        weighted = bool(asked.public.weights)
+        return BlockData(parts, self.first_look[0], weighted=weighted, **facts), encoded
 
     def perform(self, work: Transaction, folder: Path | None = None) -> Release:
         """Return the release: plan, charge and draw everything as one work.
@@ -312,7 +314,7 @@ def look(
     frames.check()
     if limit is not None:
         limit.check(persons)
-    tell_owner(left_out, "row", WITHOUT)
+    tell_owner(left_out, "row", WITHOUT + UNWEIGHTED * bool(asked.public.weights))
     tell_owner(odd, "line", ODD)
     if asked.model is None:
         tell_of_labels(asked.target, labels, asked.label(asked.positive))

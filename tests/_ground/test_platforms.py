@@ -71,7 +71,7 @@ def test_nothing_is_needed_that_another_system_lacks(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in tmp_path.iterdir()} - {"people.jsonl.lock", "accounts.lock"} == {
+    assert {path.name for path in tmp_path.iterdir()} - {"people.jsonl.lock", ".accounts.lock"} == {
         "people.jsonl", "people.jsonl.head", "people.jsonl.identity", "shared", "secret",
         "again.json", "synthetic.json",
     }  # fmt: skip

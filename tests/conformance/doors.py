@@ -405,6 +405,12 @@ DOORS = (
     Door("private, intervals", _private("sick", positive="yes", intervals=True), few=True, **_file),
     Door("private, linear", _private("days", model=LINEAR), few=True, **_file),
     Door(
+        "private, weighted",
+        _private("sick", positive="yes", numeric=["age"], weights="dose", largest_weight=2.0),
+        few=True,
+        **_file,
+    ),
+    Door(
         "private, multinomial",
         _private(
             "grade",

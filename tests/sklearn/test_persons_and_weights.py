@@ -99,6 +99,18 @@ def test_what_does_not_go_together_is_refused() -> None:
         ({"class_weight": {2: 1.0}}, {}, "class_weight: 2 is not one of"),
         ({"class_weight": {0: 0.0}}, {}, "class_weight must be"),
         ({"class_weight": {0: 2.0}, "intervals": True}, {}, "is for the default release"),
+        ({"largest_weight": 2.0}, {}, "it bounds weights, and none are given"),
+        ({"largest_weight": 2.0}, {"sample_weight": WHO[:5]}, "inconsistent numbers"),
+        (
+            {"largest_weight": 2.0, "guarantee": bdpvi.BayesianDP()},
+            {"sample_weight": WHO},
+            "none go with guarantee",
+        ),
+        (
+            {"largest_weight": 2.0, "classes": (0, 1, 2)},
+            {"sample_weight": WHO},
+            "largest_weight=2.0 is for two classes",
+        ),
     ):
         options: Any = {**PUBLIC, **given}
         with pytest.raises(ValueError, match=message):
@@ -169,3 +181,40 @@ def test_no_weight_exceeds_that_of_the_bound() -> None:
     ratio = made.weights / plain.weights
     assert torch.allclose(ratio[y == 0], torch.ones(()).double())
     assert torch.allclose(ratio[y == 1], torch.full((), 0.01).double())
+
+
+@pytest.mark.filterwarnings("ignore:for the owner only")
+@pytest.mark.parametrize("private_scales", [False, True])
+@pytest.mark.parametrize(
+    ("model", "link"),
+    [
+        (PrivateLogisticRegression(5.0, classes=(0, 1), largest_weight=3.0), "logit"),
+        (
+            PrivateLogisticRegression(
+                5.0, classes=(0, 1), largest_weight=3.0, intervals=True, expected_rows=6000
+            ),
+            "logit",
+        ),
+        (PrivateLinearRegression(5.0, target_bounds=(-5, 5), largest_weight=3.0), "identity"),
+        (PrivatePoissonRegressor(5.0, largest=8, largest_weight=3.0), "log"),
+    ],
+)
+def test_weights_of_rows_move_every_estimator(model: Any, link: str, private_scales: bool) -> None:
+    """Rows of weight 0 follow another law, so without their weights all slopes would be near 0."""
+    rng = np.random.default_rng(5)
+    slope = np.where(np.arange(6000) % 2, 1.0, -1.0)
+    eta = slope * X[:, 0]
+    y = {
+        "logit": (rng.random(6000) < 1 / (1 + np.exp(-eta))).astype(int),
+        "identity": eta + rng.normal(size=6000),
+        "log": rng.poisson(np.exp(0.5 * eta)),
+    }[link]
+    weights = np.where(slope > 0, 3.5, 0.0)
+    weights[[1, 3]] = np.nan, -1.0
+    model = clone(model).set_params(scales=None if private_scales else (0.0, 1.0))
+    model.fit(X, y, sample_weight=weights)
+    expected = 0.5 if link == "log" else 1.0
+    assert np.ravel(model.coef_)[0] == pytest.approx(expected, abs=0.2)
+    assert (
+        "weights: sample_weight, of which more than 3 counts as 3" in model.release_.receipt.about
+    )

@@ -346,7 +346,7 @@ def test_logarithms_stay_exact_where_probabilities_are_one() -> None:
     assert np.isfinite(model.predict_log_proba([far, 2 * CENTER - far])).all()
 
 
-def test_weights_are_refused_with_the_reason() -> None:
+def test_weights_without_a_bound_are_refused_with_the_way_out() -> None:
     x, y = table(50)
-    with pytest.raises(ValueError, match="multiplies the influence of a record on the fit"):
+    with pytest.raises(ValueError, match="sample_weight: weights of rows need a public bound"):
         PrivateLogisticRegression(**PUBLIC).fit(x, y, sample_weight=np.ones(50))

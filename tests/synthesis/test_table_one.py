@@ -134,7 +134,8 @@ def test_without_noise_the_statistics_and_their_errors_are_the_usual_ones() -> N
     sd, low, high = found["sd"]
     assert sd == pytest.approx(spread, rel=1e-6)
     error = math.sqrt(((values - mean) ** 4).mean() - spread**4) / math.sqrt(4000)
-    assert math.log(high / low) / 2 == pytest.approx(Z * error / spread**2 / 2, rel=1e-3)
+    assert low**2 - spread**2 == pytest.approx(-Z * error, rel=1e-3)
+    assert 2 * math.log(high / spread) == pytest.approx(Z * error / spread**2, rel=1e-3)
     for name, level in moments.QUARTILES.items():
         value, low, high = found[name]
         assert value == np.quantile(values, level, method="inverted_cdf")
@@ -158,8 +159,9 @@ def test_errors_by_noise_are_those_of_simulated_noise() -> None:
     _, low, high = found["mean"]
     assert (high - low) / 2 == pytest.approx(Z * means.std(), rel=0.02)
     assert found["sd"][0] ** 2 - base_variance(values) == pytest.approx(means.var(), rel=0.05)
-    error = math.log(found["sd"][2] / found["sd"][1])
-    assert error == pytest.approx(Z * squares.std() / found["sd"][0] ** 2, rel=0.02)
+    sd, low, high = found["sd"]
+    assert sd**2 - low**2 == pytest.approx(Z * squares.std(), rel=0.02)
+    assert 2 * math.log(high / sd) == pytest.approx(Z * squares.std() / sd**2, rel=0.02)
     some = Shares.of(CodeCounts(base.counts, covariance, base.blocks), np.arange(111), 1)
     assert some is not None
     points, _, variance = distribution(AGE, some)

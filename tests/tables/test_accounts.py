@@ -132,8 +132,8 @@ def test_a_row_more_opens_no_account(data: Path) -> None:
     more, before = appended(data), sorted(data.iterdir())
     with pytest.raises(ValueError, match=f"q.csv' {HAS_NONE}"):
         private(more, out=data.parent / "out")
-    assert [one for one in sorted(data.iterdir()) if one.name != "accounts.lock"] == [
-        one for one in [*before] if one.name != "accounts.lock"
+    assert [one for one in sorted(data.iterdir()) if one.name != ".accounts.lock"] == [
+        one for one in [*before] if one.name != ".accounts.lock"
     ]
     assert not (data.parent / "out").exists()
     said = private(more, 2.0, ledger=data / "p.csv.ledger.jsonl").receipt.about

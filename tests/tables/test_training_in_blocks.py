@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +50,12 @@ def visits() -> pd.DataFrame:
     return frame
 
 
+@dataclass(frozen=True, kw_only=True)
+class Short(DPVI):
+    steps: int = STEPS
+    batch: int | None = 300
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a table, and the same in blocks; keys are known, trainings short.
@@ -63,8 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(Transaction, "_key", lambda work, _, one: SECRET.child(one.purpose))
     monkeypatch.setattr(secrets, "token_hex", lambda size: "0f" * size)
     monkeypatch.setattr("bdpvi.programs.plan.steps_within", lambda run, *price: run)
-    short = partial(DPVI, steps=STEPS, batch=300)
-    monkeypatch.setattr(setup, "DPVI", short)
+    monkeypatch.setattr(setup, "DPVI", Short)
     return tmp_path
 
 
