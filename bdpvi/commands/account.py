@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def account(
     place: Annotated[
-        Path, typer.Argument(help="The table's file, its ledger, or the secret folder of a work.")
+        Path, typer.Argument(help="The table's file, its ledger, or a release's secret folder.")
     ],
     html: Annotated[
         Path | None,
@@ -58,8 +58,8 @@ def account(
         str,
         typer.Option(
             metavar="NAME,NAME,…",
-            help="Divide what the budget has left among these works, in this order, and print the "
-            "ε of each. PLACE may have no account yet if --budget is given.",
+            help="Divide what the budget has left among releases with these names, in this "
+            "order, and print the ε of each. PLACE may have no account yet if --budget is given.",
         ),
     ] = "",
     as_json: Json = False,

@@ -49,7 +49,7 @@ CountedData = Annotated[
 class CountOptions:
     """What is counted."""
 
-    epsilon: Annotated[float, typer.Option(help="Worst-case ε of all outputs.")]
+    epsilon: Annotated[float, typer.Option(help="Worst-case ε of these outputs alone.")]
     delta: Delta = 1e-5
     from_data: Annotated[
         bool,

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 class GroupOptions(CountOptions):
     """What is described."""
 
-    by: Annotated[
-        str, typer.Option(help="Column of levels, for a column of the table for each.")
-    ] = ""
+    by: Annotated[str, typer.Option(help="Column of groups; each gets a column of Table 1.")] = ""
 
     @property
     def given(self) -> tuple[str, dict[str, Any]]:

@@ -213,9 +213,9 @@ def private(
     """Turn a table into a private model, under a worst-case ε that covers all that is shared.
 
     Bounds and categories of columns that --constants does not name are estimated privately, for a
-    fifth of μ². The model is a logistic regression by objective perturbation, which approaches the
-    one without privacy as rows are added; or one of numbers, counts or several classes, with
-    intervals. After an interruption the same command goes on and nothing is charged twice.
+    fifth of μ², which grows about as ε². The model is a logistic regression by objective
+    perturbation, close to the one without privacy if rows are many, or what --model says. After an
+    interruption the same command goes on and nothing is charged twice.
 
     Example: bdpvi private --data patients.csv --one-row-per-person --target sick --positive yes
     --epsilon 1 --out shared

@@ -117,7 +117,7 @@ def plain(bound: Bound) -> str:
             "For a random person like those in this table, everything released would have come "
             "out almost as likely without their record. This is a mean over such people and not a "
             "worst case: somebody unlike the others may be fully exposed, and it holds for this "
-            "table, not for every one."
+            "table only."
         )
     words = meaning(bound.kind, bound.relation, bound.unit, bound.share, bound.confidence)
     return words.rstrip(".") + "."
