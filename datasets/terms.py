@@ -326,9 +326,9 @@ def of_columns(
             continue
         own = names_of(term, known, named)
         made.append(Features(own, ((0.0, scale_of(term, known)),) * len(own), None, term=term))
-    for name, one in left.items():
-        if name in used and known[name].scaled and one.blank:
-            made.append(Features(one.names[-1:], ((0.0, 1.0),), None, blank=True, sign=name))
+    for name, rest in left.items():
+        if name in used and known[name].scaled and rest.blank:
+            made.append(Features(rest.names[-1:], ((0.0, 1.0),), None, blank=True, sign=name))
     return tuple(made)
 
 

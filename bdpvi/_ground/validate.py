@@ -272,3 +272,14 @@ def numbers(name: str, values: object) -> Tensor:
         )
     # In row order, as other containers: sums are then the same to the last bit.
     return torch.from_numpy(np.array(array, dtype=np.float64, order="C"))
+
+
+def disjoint(name: str, groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Return disjoint groups of column numbers as tuples; ``name`` is the argument's name."""
+    columns = [column for group in groups for column in group]
+    whole = all(isinstance(column, int) and column >= 0 for column in columns)
+    if not whole or not all(groups) or len(set(columns)) < len(columns):
+        raise ValueError(
+            f"{name} must hold column numbers from 0 on, each at most once, got {groups!r}"
+        )
+    return tuple(tuple(group) for group in groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdpvi._ground import outputs, store
+from bdpvi._ground.chain import head_of
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Budget
 from bdpvi.commands.options import Json
@@ -70,31 +72,43 @@ def account(
     """
     from bdpvi.bayesian import storage
     from bdpvi.privacy.accounts import beside
-    from bdpvi.releases import receipts
 
-    place = beside(place) if place.is_file() and beside(place).is_file() else place
-    if charge and not repair:
-        raise ValueError(f"charge={charge[0]!r} goes with --repair; leave it out, or give both")
+    place, new = (beside(place), False) if beside(place).is_file() else (place, _is_new(place))
     if plan:
-        _show_plan(place, plan, budget, delta or 1e-5)
-        return
+        return _show_plan(place, new, plan, budget, delta or 1e-5)
+    if new and not (repair or charge):
+        raise ValueError(f"{place} has no account yet: nothing was spent on it")
     kept = storage.open_ledger(place)
     if budget is not None:
         kept.raise_budget(budget)
     if not repair:
-        receipts.check(place if place.is_dir() else None, kept)
+        _check(place, kept, charge or ())
     added = _repair_ledger(place, kept, charge or ()) if repair else None
     _print(place, as_json, delta=delta, html=html, added=added)
 
 
-def _show_plan(place: Path, plan: str, budget: float | None, delta: float) -> None:
+def _check(place: Path, kept: Ledger, charge: Sequence[str]) -> None:
+    """Refuse charges without a repair, and a ledger that lacks what receipts say."""
+    from bdpvi.releases import receipts
+
+    if charge:
+        raise ValueError(f"charge={charge[0]!r} goes with --repair; leave it out, or give both")
+    receipts.check(place if place.is_dir() else None, kept)
+
+
+def _is_new(place: Path) -> bool:
+    """Return whether this is a table, or no file at all, and no account."""
+    known = place.suffix == ".jsonl" or head_of(place).exists()
+    return not place.exists() or (place.is_file() and not known)
+
+
+def _show_plan(place: Path, new: bool, plan: str, budget: float | None, delta: float) -> None:
     """Print the ε of each work; see :func:`bdpvi.privacy.left.divided`."""
     from bdpvi.bayesian import storage
     from bdpvi.privacy.book import Book
     from bdpvi.privacy.left import divided
 
     names = [name.strip() for name in plan.split(",") if name.strip()]
-    new = not place.exists() or (place.is_file() and place.suffix != ".jsonl")
     book = Book("") if new else storage.open_ledger(place).book()
     limit = book.budget if budget is None else Budget(budget, delta)
     if limit is None:

@@ -300,7 +300,7 @@ class Regression(Family):
             validate.positive("prior_scale", self.prior_scale)
         if self.limit is not None:
             validate.single("limit", self.limit)
-        object.__setattr__(self, "levels", disjoint("levels", self.levels))
+        object.__setattr__(self, "levels", validate.disjoint("levels", self.levels))
         check_norm(self.weight_norm)
         if self.prior_scale is None and (self.limit is None or self.weight_norm == math.inf):
             raise ValueError(
@@ -394,14 +394,3 @@ def check_norm(weight_norm: float | None) -> None:
     """Refuse a largest norm of a weighted row that is not positive."""
     if weight_norm is not None and not weight_norm > 0:
         raise ValueError(f"weight_norm must be positive, got {weight_norm!r}")
-
-
-def disjoint(name: str, groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return disjoint groups of column numbers as tuples; ``name`` is the argument's name."""
-    columns = [column for group in groups for column in group]
-    whole = all(isinstance(column, int) and column >= 0 for column in columns)
-    if not whole or not all(groups) or len(set(columns)) < len(columns):
-        raise ValueError(
-            f"{name} must hold column numbers from 0 on, each at most once, got {groups!r}"
-        )
-    return tuple(tuple(group) for group in groups)

@@ -23,7 +23,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import BELOW
 from bdpvi.models.contract import Model
-from bdpvi.models.family import LIMIT, Family, check_norm, disjoint, within
+from bdpvi.models.family import LIMIT, Family, check_norm, within
 from bdpvi.models.losses import LossBound, PredictorLoss, logistic_slopes
 from bdpvi.models.scores import Parts, ScoreParts
 
@@ -165,7 +165,7 @@ class BayesianLogisticRegression(Family):
     def __post_init__(self) -> None:
         for name in ("groups", "one_hot"):
             if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, disjoint(name, value))
+                object.__setattr__(self, name, validate.disjoint(name, value))
         for name in ("prior_scale", "clip", "limit"):
             if (value := getattr(self, name)) is not None:
                 validate.single(name, value)

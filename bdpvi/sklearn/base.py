@@ -150,6 +150,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _request(self, inputs: Inputs, **asked: Any) -> Request:
         """Return what is asked for the constants, some of which may be public."""
+        from bdpvi.tables.formulas import with_terms
         from bdpvi.tables.request import Request
         from bdpvi.tables.validation import check
 
@@ -168,7 +169,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             formula=self.formula.rpartition("~")[2],
             **asked,
         )
-        made = made.with_terms([name for name in inputs.columns if name != inputs.target])
+        made = with_terms(made, [name for name in inputs.columns if name != inputs.target])
         check(made)
         return made
 

@@ -33,6 +33,7 @@ from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.releases.route import Allowance
 from bdpvi.releases.row_counts import FEWEST, MOST
 from bdpvi.releases.transaction import Before, Mechanism, Plan, seal
+from bdpvi.tables.formulas import with_terms
 from bdpvi.tables.looks import Price
 from bdpvi.tables.request import Request
 from bdpvi.tables.rows import PERSON, Encoded, Rows
@@ -284,7 +285,7 @@ def price_of(
     public, rows = asked.public.in_file(header, file), asked.rows_of_person
     if asked.person:
         header, public = without_unit(header, asked.person), public.of_unit(asked.person)[1]
-    asked = replace(asked, public=public).with_terms(header)
+    asked = with_terms(replace(asked, public=public), header)
     check_request(asked)
     purchase, left = purchase_of(asked, header), asked.whole(rows)
     free = purchase.empty or asked.public.from_data

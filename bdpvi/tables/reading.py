@@ -39,6 +39,7 @@ from bdpvi.releases.shared_file import release_bytes
 from bdpvi.releases.table_file import TableFile
 from bdpvi.releases.transaction import trial_work
 from bdpvi.tables import encoded
+from bdpvi.tables.formulas import with_terms
 from bdpvi.tables.request import Machine, Request
 from bdpvi.tables.rows import PERSON
 from bdpvi.tables.validation import check, purchase
@@ -207,7 +208,7 @@ def _of_terms(work: Work) -> Work:
             f"formula={work.asked.formula!r:.200}: these records are encoded already; give the "
             "table itself"
         )
-    return replace(work, asked=work.asked.with_terms(work.header))
+    return replace(work, asked=with_terms(work.asked, work.header))
 
 
 def _of_records(asked: Request, data: Dataset) -> Request:

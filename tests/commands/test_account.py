@@ -142,6 +142,8 @@ def test_a_budget_is_planned_said_and_raised(
     assert "model: ε = 1.36 by itself; 1.36 with all before it" in told
     assert "synthetic: ε = 1.36 by itself; 2 with all before it" in told
     assert not beside(table).exists()
+    assert run("account", table) == run("account", table, "--budget", 5) == 2
+    assert "has no account yet: nothing was spent on it" in capsys.readouterr().err
     given = ("--data", table, "--one-row-per-person", "--target", "sick", "--quiet", "--no-scores")
     ask = ("private", *given, "--positive", "yes", "--numeric", "age")
     assert run(*ask, "--epsilon", 1, "--out", tmp_path / "one") == 0
