@@ -243,7 +243,7 @@ def _reference_costs(
 
 
 def _estimate(
-    found: Posterior, used: Tensor, joined: Joined, prior_scale: float, weighted: bool
+    found: Posterior, used: Tensor, joined: Joined, prior_scale: float, weighted: bool = False
 ) -> Estimate:
     """Return the posterior of all weights, with notes on uninformative ones.
 

@@ -307,12 +307,12 @@ def test_a_record_that_is_set_aside_adds_nothing(name: str) -> None:
     there = x[:, 2] == 0
     sums = []
     for x_, y_ in ((x, y), (x[there], y[there])):
-        turned = noisy_scores._standardise_records((x_, y_), columns, torch.eye(3).double())
-        parts = FAMILIES[name].parts(*turned, 2.0, torch.ones(3).double() / 3, 1.5)
-        parts = parts.robust(turned[0], 2.0)
-        sums.append(summed(parts, turned[0]))
+        one, other = noisy_scores._standardise_records((x_, y_), columns, torch.eye(3).double())
+        parts = FAMILIES[name].parts(one, other, 2.0, torch.ones(3).double() / 3, 1.5)
+        parts = parts.robust(one, 2.0)
+        sums.append(summed(parts, one))
         if len(x_) == 40:
-            assert float(parts.lengths(turned[0])[~there].abs().max()) == 0
+            assert float(parts.lengths(one)[~there].abs().max()) == 0
     torch.testing.assert_close(*sums)
 
 

@@ -66,8 +66,8 @@ def test_no_weighted_record_moves_a_sum_by_more_than_the_bound(
         whole = place.parts(x, y)
         assert parts.bound == whole.bound
         for one, other in zip(parts[:3], whole[:3], strict=True):
-            if one is not None:
-                assert torch.allclose(one, weight * other, atol=1e-30)
+            if one is not None and other is not None:
+                assert torch.allclose(one, other * weight, atol=1e-30)
         if parts.middle is not None:
             length = torch.linalg.vector_norm(x)
             scores = (weight * whole.score).abs()
@@ -170,7 +170,7 @@ def test_without_noise_whole_weights_estimate_as_repeated_rows(name: str) -> Non
     times = torch.arange(len(x)) % 3 + 1
     for wide in (1.0, 100.0):
         once = noiseless(name, x, y, times / 3, wide).of_features()
-        rows = (one.repeat_interleave(times, 0) for one in (x, y))
+        rows = x.repeat_interleave(times, 0), y.repeat_interleave(times, 0)
         many = noiseless(name, *rows, wide=wide).of_features()
         assert torch.allclose(once.mean, many.mean, atol=5e-4)
 
@@ -193,7 +193,8 @@ def test_the_share_of_the_assumed_variance_is_that_of_the_middle_and_its_noise()
 
 
 def test_weighted_intervals_cover_and_ignoring_the_weights_does_not() -> None:
-    inside, ignored = [], []
+    inside: list[Tensor] = []
+    ignored: list[Tensor] = []
     for seed in range(40):
         x, y, weights = sampled("logistic", 3, 3_000, seed)
         truth = torch.tensor([1.0, -0.5, 0.25, -0.5]).double()
