@@ -374,7 +374,9 @@ def test_the_page_on_numbers_states_the_chances_of_the_program() -> None:
     rows = re.findall(r"^\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
     assert len(rows) == 3
     for epsilon, *stated in rows:
-        given = {"kind": Kind.WORST_CASE, "epsilon": float(epsilon), "delta": 1e-5}
+        given: dict[str, Any] = {
+            "kind": Kind.WORST_CASE, "epsilon": float(epsilon), "delta": 1e-5
+        }  # fmt: skip
         sums, any_ = (Bound(**given, by=by) for by in (GAUSSIAN, ""))
         known = (sums.attack_success, any_.attack_success, sums.membership.rates[0][1])
         for number, said, unit in zip(known, stated, (0.1, 0.1, 0.01), strict=True):
