@@ -67,6 +67,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             :class:`bdpvi.regression.NoisyScores`; ``prior_scale`` is then the prior's, 5 by
             default. It needs ``expected_rows`` if the scaling is estimated privately: too few
             records are an error, which must be raised before anything is charged.
+        formula: interactions, splines and other terms of the columns of X, such as
+            ``"age * ward + bs(bmi, df=4)"``; see :func:`bdpvi.datasets.formula.read_formula`.
         largest_weight: public bound of ``sample_weight``; larger weights count as it.
         class_weight: None, or public weights {label: weight} of the classes in the default
             release; only their ratio matters. "balanced" is refused: it is computed from y.

@@ -172,8 +172,9 @@ class PrivateLinearRegression(_PrivateRegressor):
         prior_scale: standard deviation of the weights' prior, on standardised features and in
             quarters of the target's range.
         limit: standardised features are clipped at ±limit; None does not clip.
-        bounds, scales, from_data, types, largest_weight, expected_rows, rows_per_unit, ledger,
-            random_state: as in :class:`bdpvi.sklearn.PrivateLogisticRegression`.
+        bounds, scales, from_data, types, formula, largest_weight: as in
+            :class:`bdpvi.sklearn.PrivateLogisticRegression`.
+        expected_rows, rows_per_unit, ledger, random_state: as there.
 
     All arguments count as public: choose them without looking at the data.
 
@@ -238,8 +239,9 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         draws: number of posterior draws that predictions average over; it does not affect the cost.
         prior_scale: standard deviation of the weights' prior, on standardised features.
         limit: standardised features are clipped at ±limit; None does not clip.
-        bounds, scales, from_data, types, largest_weight, expected_rows, rows_per_unit, ledger,
-            random_state: as in :class:`bdpvi.sklearn.PrivateLogisticRegression`.
+        bounds, scales, from_data, types, formula, largest_weight: as in
+            :class:`bdpvi.sklearn.PrivateLogisticRegression`.
+        expected_rows, rows_per_unit, ledger, random_state: as there.
 
     Attributes: as in :class:`PrivateLinearRegression`; ``exp(X @ coef_ + intercept_)`` approximates
     the expected count.
