@@ -147,7 +147,8 @@ def _tree(text: str, formula: str) -> tuple[ast.expr, dict[str, str]]:
     names: dict[str, str] = {}
 
     def named(found: re.Match[str]) -> str:
-        return names.setdefault(f"column_{len(names)}_", found[1]) and f"column_{len(names) - 1}_"
+        names[key := f"column_{len(names)}_"] = found[1]
+        return key
 
     try:
         return ast.parse(re.sub("`([^`]+)`", named, text), mode="eval").body, names
@@ -160,18 +161,25 @@ def _offset(text: str, header: Sequence[str], formula: str) -> str:
     tree, names = _tree(text, formula)
     match tree:
         case ast.Call(func=ast.Name("offset"), args=[inner], keywords=[]):
-            match inner:
-                case ast.Call(
-                    func=ast.Name("log") | ast.Attribute(ast.Name("np"), "log"),
-                    args=[ast.Name(column)],
-                    keywords=[],
-                ):
-                    return _column(names.get(column, column), header, formula)
-            raise ValueError(
-                f"formula={formula!r:.200}: {text!r:.80}: only offset(log(x)) is known, the "
-                "exposure of a count"
-            )
+            if (column := _logged(inner)) is None:
+                raise ValueError(
+                    f"formula={formula!r:.200}: {text!r:.80}: only offset(log(x)) is known, the "
+                    "exposure of a count"
+                )
+            return _column(names.get(column, column), header, formula)
     return ""
+
+
+def _logged(tree: ast.expr) -> str | None:
+    """Return the name x of log(x) or np.log(x); None of anything else."""
+    match tree:
+        case ast.Call(
+            func=ast.Name("log") | ast.Attribute(ast.Name("np"), "log"),
+            args=[ast.Name(name)],
+            keywords=[],
+        ):
+            return name
+    return None
 
 
 def _column(name: str, header: Sequence[str], formula: str) -> str:
@@ -192,6 +200,8 @@ def _factor(
     def column(name: str) -> str:
         return _column(names.get(name, name), header, formula)
 
+    if (logged := _logged(tree)) is not None:
+        return Log(column(logged))
     match tree:
         case ast.Name(name):
             return Plain(column(name))
@@ -201,12 +211,6 @@ def _factor(
             keywords=[],
         ) | ast.BinOp(ast.Name(name), ast.Pow(), ast.Constant(int(degree))):
             return Power(column(name), degree)
-        case ast.Call(
-            func=ast.Name("log") | ast.Attribute(ast.Name("np"), "log"),
-            args=[ast.Name(name)],
-            keywords=[],
-        ):
-            return Log(column(name))
         case ast.Call(func=ast.Name("bs"), args=[ast.Name(name), *given], keywords=keywords):
             return _spline(column(name), text, given, keywords, formula)
         case ast.Call(func=ast.Name("C"), args=[ast.Name(name), *given], keywords=[]):

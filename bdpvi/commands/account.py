@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdpvi._ground import outputs, store
+from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.chain import head_of
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Budget
@@ -73,17 +73,19 @@ def account(
     from bdpvi.bayesian import storage
     from bdpvi.privacy.accounts import beside
 
+    if delta is not None:
+        validate.probability("delta", delta)
     place, new = (beside(place), False) if beside(place).is_file() else (place, _is_new(place))
     if plan:
-        return _show_plan(place, new, plan, budget, delta or 1e-5)
+        return _show_plan(place, new, plan, budget, delta)
     if new and not (repair or charge):
         raise ValueError(f"{place} has no account yet: nothing was spent on it")
     kept = storage.open_ledger(place)
-    if budget is not None:
-        kept.raise_budget(budget)
     if not repair:
         _check(place, kept, charge or ())
     added = _repair_ledger(place, kept, charge or ()) if repair else None
+    if budget is not None:  # last, as it is on record
+        kept.raise_budget(budget)
     _print(place, as_json, delta=delta, html=html, added=added)
 
 
@@ -102,19 +104,23 @@ def _is_new(place: Path) -> bool:
     return not place.exists() or (place.is_file() and not known)
 
 
-def _show_plan(place: Path, new: bool, plan: str, budget: float | None, delta: float) -> None:
-    """Print the ε of each work; see :func:`bdpvi.privacy.left.divided`."""
+def _show_plan(
+    place: Path, new: bool, plan: str, budget: float | None, delta: float | None
+) -> None:
+    """Print the ε of each release; see :func:`bdpvi.privacy.left.divided`."""
     from bdpvi.bayesian import storage
     from bdpvi.privacy.book import Book
     from bdpvi.privacy.left import divided
 
     names = [name.strip() for name in plan.split(",") if name.strip()]
     book = Book("") if new else storage.open_ledger(place).book()
-    limit = book.budget if budget is None else Budget(budget, delta)
+    limit = book.budget
+    if budget is not None:
+        limit = Budget(budget, delta or (limit.delta if limit else 1e-5))
     if limit is None:
         raise ValueError(f"plan={plan!r}: {place} has no account yet, so give --budget")
     outputs.show(
-        f"ε = {limit.epsilon:g} at δ = {limit.delta:g}, each work with an equal share of μ²:",
+        f"Worst-case ε = {limit.epsilon:g} at δ = {limit.delta:g}, each with an equal share of μ²:",
         *(
             f"{name}: ε = {own:.3g} by itself; {whole:.3g} with all before it, which bdpvi "
             "private takes"

@@ -214,8 +214,8 @@ class Counting:
             put(public / file, output)
             made = of_bytes(output)
             seed = int.from_bytes(hashlib.sha256(output).digest()[:8], "big")
-            put(public / statement.NAME, statement_of(made, file, output).html().encode())
             written = write(made, public, put, seed)
+        statement.write(where.out, statement_of(made, file, output))
         return made, people, written
 
     def open_ledger(self, whose: Identity | None) -> tuple[Ledger, Budget | None]:

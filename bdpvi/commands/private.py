@@ -349,7 +349,9 @@ def _carry_out(
         _report(released, where)
         if not public:
             assert work.ledger.path is not None
-            outputs.say(*words_of_account(work.ledger, work.budget is not None))
+            outputs.say(
+                *words_of_account(work.ledger, released.receipt.bound, work.budget is not None)
+            )
     found = _scores(work, released, took) if scores else None
     if as_json:
         _print_json(released, where, found)

@@ -162,5 +162,5 @@ def report_spent(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_
         f"For the owner only: everything spent on this table: {spent or NOT_PRICED}",
         f"Wrote {where['out']}: about {several(made.rows, 'row')}, which may be shared. Keep "
         f"{where['secret']}/ and {people.path} secret",
-        *words_of_account(people),
+        *words_of_account(people, made.receipt.worst_case),
     )

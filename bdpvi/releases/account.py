@@ -209,11 +209,12 @@ def with_history(receipt: Receipt, ledger: Ledger) -> Receipt:
     return replace(receipt, source=source, together=together_of(ledger, receipt.bound.delta))
 
 
-def words_of_account(ledger: Ledger, given: bool = True) -> list[str]:
+def words_of_account(ledger: Ledger, released: Bound, given: bool = True) -> list[str]:
     """Return what the owner of a table is told about its account.
 
     Args:
         ledger: the account, in a file.
+        released: the guarantee of what was released, whose conditions hold for the sum too.
         given: whether its budget was given, instead of being the first ε.
     """
     path, budget = ledger.path, ledger.budget
@@ -226,6 +227,7 @@ def words_of_account(ledger: Ledger, given: bool = True) -> list[str]:
     first = "" if given else ": the first ε, as none was given"
     return [
         said,
-        f"Spent: ε = {spent.epsilon:.3g} of {budget.epsilon:g}, the budget at δ = "
-        f"{budget.delta:g}{first}. `bdpvi account {path} --budget E` raises it",
+        f"Spent: worst-case ε = {spent.epsilon:.3g} of {budget.epsilon:g}, the budget at δ = "
+        f"{budget.delta:g}{first}{released.conditions}. `bdpvi account {path} --budget E` raises "
+        "it",
     ]

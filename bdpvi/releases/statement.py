@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bdpvi._ground import page
+from bdpvi._ground import page, store
 from bdpvi._ground.outputs import one_line
-from bdpvi._ground.schema import parsed
 from bdpvi._ground.version import __version__
 from bdpvi.datasets.origin import DECLARED
 from bdpvi.privacy.assumptions import facts
@@ -108,9 +107,8 @@ def plain(bound: Bound) -> str:
     if bound.kind is Kind.WORST_CASE and bound.reliable:
         return (
             f"Everything released would have come out almost as likely without {bound.unit}. "
-            f"Almost means: no result is more than {times} with it as without it, or the reverse, "
-            "except for results that together have a chance of at most 1 in "
-            f"{1 / bound.delta:,.0f}."
+            f"Almost means: whatever is looked for in it is at most {times} with it as without it, "
+            f"plus a chance of 1 in {1 / bound.delta:,.0f}; and the reverse."
         )
     if bound.kind is Kind.BAYESIAN and bound.reliable:
         return (
@@ -169,9 +167,7 @@ def _line(row: Coefficient, ratio: bool) -> Line:
     return Line((one_line(row.label), *numbers, one_line(row.note)), ends)
 
 
-def write(folder: Path, content: bytes) -> None:
-    """Write the statement of a release beside it, unless there is one."""
-    from bdpvi._ground import store
-
-    if store.nothing_at(folder / NAME) and "samples" in parsed(content):
-        store.write(folder / NAME, of_release(content).html().encode())
+def write(folder: Path, made: StatementPage) -> None:
+    """Write the statement of what was published in a folder, unless there is one."""
+    if store.nothing_at(folder / NAME):
+        store.write(folder / NAME, made.html().encode())

@@ -251,8 +251,9 @@ class Summary:
 
     def to_latex(self) -> str:
         """Return the table as a ``tabular`` of LaTeX, with its notes as comments."""
-        lines = [" & ".join(map(_in_latex, line)) + r" \\" for line in self.rows()]
-        columns = "l" + "r" * (len(self.rows()[0]) - 2) + "l"
+        rows = self.rows()
+        lines = [" & ".join(map(_in_latex, line)) + r" \\" for line in rows]
+        columns = "l" + "r" * (len(rows[0]) - 2) + "l"
         return "\n".join(
             [
                 *(f"% {note}" for note in self.notes()),

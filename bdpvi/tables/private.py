@@ -162,7 +162,7 @@ def write_release(work: Work) -> Release:
 
         output = begun.output(content)
         put(output)
-    statement.write(where.out.parent, output)
+    statement.write(where.out.parent, statement.of_release(output))
     if made:
         return made[0]
     spent = storage.open_ledger(secret).worst_case(asked.delta)

@@ -148,7 +148,9 @@ def test_a_budget_is_planned_said_and_raised(
     ask = ("private", *given, "--positive", "yes", "--numeric", "age")
     assert run(*ask, "--epsilon", 1, "--out", tmp_path / "one") == 0
     told = capsys.readouterr().out
-    assert re.search(r"Spent: ε = (1|0\.99\d) of 1, the budget at δ = 1e-05: the first ε, as", told)
+    assert re.search(
+        r"Spent: worst-case ε = (1|0\.99\d) of 1, the budget at δ = 1e-05: the first ε, as", told
+    )
     assert run(*ask, "--epsilon", 2, "--out", tmp_path / "two") == 2
     assert "over the budget of ε = 1" in capsys.readouterr().err
     assert run("account", table, "--budget", 2) == 0
@@ -156,6 +158,10 @@ def test_a_budget_is_planned_said_and_raised(
     assert run("account", table, "--plan", "model") == 0
     assert "model: ε = 1.65 by itself; 2 with all before it" in capsys.readouterr().out
     assert run(*ask, "--epsilon", 2, "--out", tmp_path / "two") == 0
+    before = beside(table).read_bytes()
+    for wrong in (("--charge", "1,1"), ("--delta", 2)):  # refused: the budget stays
+        assert run("account", table, "--budget", 9, *wrong) == 2
+    assert beside(table).read_bytes() == before
     assert run("account", table, "--budget", 1.5) == 2
     assert "it is only raised" in capsys.readouterr().err
 

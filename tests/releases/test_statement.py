@@ -54,7 +54,8 @@ def test_a_release_gets_one_that_says_what_its_file_says(folder: Path) -> None:
     text, content = words(page), (folder / "release.json").read_bytes()
     assert "A logistic regression of 'sick'" in text
     assert str(bdpvi.load_release(folder / "release.json").receipt) in text
-    assert f"more than {math.exp(2):.3g} times as likely" in text
+    assert f"is at most {math.exp(2):.3g} times as likely with it as without it" in text
+    assert "plus a chance of 1 in 100,000; and the reverse" in text
     assert hashlib.sha256(content).hexdigest() in text
     release = bdpvi.load_release(folder / "release.json")
     for row in release.summary(odds=True).rows()[1:]:  # the last four are ratio, ends and note
@@ -73,10 +74,10 @@ def test_it_is_written_again_if_it_was_lost_and_never_over_another_file(folder: 
     path, content = folder / statement.NAME, (folder / "release.json").read_bytes()
     before = path.read_bytes()
     path.unlink()
-    statement.write(folder, content)
+    statement.write(folder, statement.of_release(content))
     assert path.read_bytes() == before
     path.write_text("mine", encoding="utf-8")
-    statement.write(folder, content)
+    statement.write(folder, statement.of_release(content))
     assert path.read_text(encoding="utf-8") == "mine"
     path.write_bytes(before)
 
