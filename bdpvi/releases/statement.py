@@ -103,12 +103,16 @@ def plain(bound: Bound) -> str:
     >>> plain(worst).partition(".")[0]
     'Everything released would have come out almost as likely without one record'
     """
-    times = f"{math.exp(min(bound.epsilon, 700.0)):.3g} times as likely"
     if bound.kind is Kind.WORST_CASE and bound.reliable:
+        ratio, it = (
+            math.exp(min(bound.epsilon, 700.0)),
+            "it" if bound.unit.startswith("one ") else "them",
+        )
         return (
             f"Everything released would have come out almost as likely without {bound.unit}. "
-            f"Almost means: whatever is looked for in it is at most {times} with it as without it, "
-            f"plus a chance of 1 in {1 / bound.delta:,.0f}; and the reverse."
+            f"Almost means: whatever is looked for in the release, its chance with {it} is at most "
+            f"{ratio:.3g} times its chance without {it}, plus 1 in {1 / bound.delta:,.0f}; and the "
+            "reverse."
         )
     if bound.kind is Kind.BAYESIAN and bound.reliable:
         return (

@@ -54,8 +54,8 @@ def test_a_release_gets_one_that_says_what_its_file_says(folder: Path) -> None:
     text, content = words(page), (folder / "release.json").read_bytes()
     assert "A logistic regression of 'sick'" in text
     assert str(bdpvi.load_release(folder / "release.json").receipt) in text
-    assert f"is at most {math.exp(2):.3g} times as likely with it as without it" in text
-    assert "plus a chance of 1 in 100,000; and the reverse" in text
+    assert f"with it is at most {math.exp(2):.3g} times its chance without it" in text
+    assert "plus 1 in 100,000; and the reverse" in text
     assert hashlib.sha256(content).hexdigest() in text
     release = bdpvi.load_release(folder / "release.json")
     for row in release.summary(odds=True).rows()[1:]:  # the last four are ratio, ends and note
