@@ -363,7 +363,7 @@ def test_constants_are_those_of_the_last_call_and_records_those_of_the_first() -
     holes[3, 1] = torch.nan
     blank = Arguments.of((holes, y), {})
     blank.following(Arguments.of((holes.clone(), y), {}))
-    for other in (x.index_add(0, torch.tensor([2]), torch.ones(1, x.shape[1])), x.double()):
+    for other in (x.index_add(0, torch.tensor([2]), torch.ones(1, x.shape[1])), x.half()):
         with pytest.raises(ValueError, match="other records than in the first call: hand over"):
             first.following(Arguments.of((other, y, 0.5), {}))
 
