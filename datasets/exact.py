@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
@@ -321,4 +321,4 @@ def threshold(deviation: float, delta: float, rows: int = 1) -> float:
     """
     parts = secure.whole_parts(deviation)
     given, half = LAW.deviation / parts, (1 + 1 / parts) / 2
-    return rows + half + given * float(norm.isf(delta / rows))
+    return rows + half - given * float(ndtri(delta / rows))
