@@ -138,4 +138,3 @@ class TrainedModel:
             warnings.filterwarnings("ignore", ".*was not registered in the param store")
             run = partial(self.model, *args, **kwargs)
             return torch.func.functional_call(holder, swapped, (run,))
-

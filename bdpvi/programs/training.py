@@ -129,9 +129,9 @@ class SuitedDPVI(Settings):
     @contextmanager
     def _alone(self, model: Model, data: Data, seed: int | None = None) -> Iterator[None]:
         """Run model and guide with nothing of the caller's, in the type of training."""
-        with isolated(typed(latents_like(data), model, self.guide), seed), on(HOST):
-            with Promotion() if self.mixed else nullcontext():
-                yield
+        kind, rule = typed(latents_like(data), model, self.guide), nullcontext()
+        with isolated(kind, seed), on(HOST), Promotion() if self.mixed else rule:
+            yield
 
     @property
     def rehearsal(self) -> SuitedDPVI:

@@ -1,4 +1,4 @@
-"""Releases of programs in float32, float64 and both: fresh and from a file they predict the same."""
+"""Releases of programs in float32, float64 and both: from a file they predict the same."""
 
 from __future__ import annotations
 
@@ -190,7 +190,9 @@ def test_a_file_predicts_what_was_released(name: str, kind: torch.dtype, tmp_pat
         for release in (fresh, again):
             there = in_type(given, asked)
             torch.testing.assert_close(release.predict_mean(there), means[-1], rtol=0, atol=1e-6)
-            torch.testing.assert_close(drawn(release, there), drawn(fresh, there), rtol=0, atol=1e-6)
+            torch.testing.assert_close(
+                drawn(release, there), drawn(fresh, there), rtol=0, atol=1e-6
+            )
             more = release.with_draws(7)
             assert more.samples.dtype == fresh.samples.dtype
             assert more.predict_draws(there).shape == (7, 4)
