@@ -281,6 +281,6 @@ def entries() -> dict[str, Program | Refused]:
         "labelled autoencoder": of(Labelled(), x, label),
         "semi-supervised autoencoder": Refused(semi, "leave a discrete one to the model", summed),
         **{f"deep Markov model, {n}": of(one, normal(N, 4, 3)) for n, one in kinds.items()},
-        "normalising flow": Program(flow.model, (normal(N, 2),), flow.guide_of),
+        "normalising flow": Program(flow.model, (3 * normal(N, 2),), flow.guide_of),
         "topics by a network": of(Topics(), counts(4, N, 7) + 1),
     }
