@@ -28,6 +28,7 @@ from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.descent import Descent, GradientClip, tell_ignored
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
+from bdpvi.programs.shown_loss import UNDISCLOSED, with_loss
 from bdpvi.programs.sources import RecordBatch
 from bdpvi.releases import basis
 from bdpvi.releases.noisy_sum import NoisySum
@@ -70,6 +71,10 @@ class PrivateSVI:
         plate: name of the plate over the records, if it is ambiguous.
         seed: None for anything that you share. A number makes an experiment, which is repeatable:
             whoever knows the seed can subtract the noise.
+        noisy_loss: None, or a pair (B, z) for a loss that may be shown: :meth:`step` then returns
+            an estimate from the records' losses, each cut off at ±B, whose sum gets noise of
+            standard deviation zB. A step is charged for both sums (:func:`.joint_multiplier`): with
+            a z of four times ``noise_multiplier`` as one whose noise is 3 % smaller.
 
     Raises:
         ValueError: naming the argument that is out of range.
@@ -86,7 +91,9 @@ class PrivateSVI:
     >>> optim, loss = pyro.optim.Adam({"lr": 0.05}), pyro.infer.Trace_ELBO()
     >>> svi = PrivateSVI(model, guide, optim, loss, clip=1.0, noise_multiplier=2.0, rate=0.05)
     >>> for _ in range(50):
-    ...     svi.step(x, y)
+    ...     loss = svi.step(x, y)
+    >>> print(f"{loss:.2f}")
+    undisclosed
     >>> round(svi.get_epsilon(1e-5), 2), bool(guide.median()["w"][0] > 0.5)
     (0.78, True)
     >>> pyro.clear_param_store()
@@ -105,6 +112,7 @@ class PrivateSVI:
         ledger: Ledger | None = None,
         plate: str | None = None,
         seed: int | None = None,
+        noisy_loss: tuple[float, float] | None = None,
     ) -> None:
         check_steps(guide)
         if not isinstance(optim, PyroOptim):
@@ -113,11 +121,12 @@ class PrivateSVI:
             )
         self.model, self.guide, self.optim, self.loss = model, guide, optim, loss
         self.plate, self._ledger = plate, ledger
-        self._clip = GradientClip(bound=validate.positive("clip", clip))
+        only = GradientClip(bound=validate.positive("clip", clip))
+        self._clip, noise = with_loss(only, noise_multiplier, noisy_loss)
         self._mechanism = NoisySum(
             rate=validate.rate("rate", rate),
             clip=1.0,
-            noise_multiplier=noise_multiplier,
+            noise_multiplier=noise,
             size=1,
             records=1,
             seed=seed,
@@ -127,17 +136,20 @@ class PrivateSVI:
         self._told = False
 
     @on_host
-    def step(self, *args: Any, **kwargs: Any) -> None:
-        """Charge a step, then take it.
+    def step(self, *args: Any, **kwargs: Any) -> float:
+        """Charge a step, then take it, and return what may be shown of the loss.
 
-        Nothing is returned: the loss is computed from records without noise. The owner may look at
-        :meth:`evaluate_loss`.
+        By default this is :class:`.Undisclosed`, which scripts may print and add: the loss follows
+        from records without noise, and the owner may look at :meth:`evaluate_loss`. With
+        ``noisy_loss=`` it is an estimate of the negative ELBO of all records at the step's draw,
+        private as the parameters are.
 
         Args:
-            args, kwargs: the arguments of model and guide, the same in every step: **all** records,
-                as tensors with a row for each, or one torch ``Dataset`` or another sequence whose
-                items are the arguments, or what :func:`bdpvi.datasets.from_blocks` returns.
-                Numbers, strings and modules are public constants.
+            args, kwargs: the arguments of model and guide: **all** records in every step, as
+                tensors with a row for each (copies are understood), or one torch ``Dataset`` or
+                another sequence whose items are the arguments, or what
+                :func:`bdpvi.datasets.from_blocks` returns. Numbers, strings and modules are public,
+                and may change from step to step, as a weight that is annealed.
 
         Raises:
             BudgetExceededError: if the step would cost more than the ledger's budget has left.
@@ -156,6 +168,7 @@ class PrivateSVI:
         if not self._told:
             tell_ignored(descent.ignored, 3)
             self._told = bool(descent.ignored)
+        return UNDISCLOSED if self._clip.loss is None else descent.loss
 
     @on_host
     def evaluate_loss(self, *args: Any, **kwargs: Any) -> float:
@@ -262,7 +275,7 @@ class PrivateSVI:
             ledger = given.ledger if ledger is None else ledger
         arguments = Arguments.of(args, kwargs) if given is None else Arguments.of_data(given)
         if self._descent is not None and self._charged is not None:
-            self._descent.program.arguments.check_same(arguments)
+            self._descent.follow(arguments)
             return self._descent, self._charged
         if not arguments.length:
             raise ValueError("step: the records are 0; at least 1 is needed. Nothing was charged")
@@ -274,7 +287,7 @@ class PrivateSVI:
         shown = in_arrays(source) or {f"argument {at}": one for at, one in enumerate(rows)}
         mechanism = replace(
             self._mechanism,
-            size=program.size,
+            size=program.size + self._clip.more,
             length=arguments.length,
             assumptions=basis.given_assumptions(source, **shown),
         )

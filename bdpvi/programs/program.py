@@ -70,6 +70,7 @@ class Program:
         holder: the modules that own the other parameters.
         direct: names of the parameters θ that a record's sites use.
         local: whether the guide has local latents.
+        losses: whether gradients have a last column with the records' losses.
     """
 
     model: Callable[..., Any]
@@ -83,6 +84,7 @@ class Program:
     direct: tuple[str, ...]
     local: bool
     holder: Holder = field(repr=False)
+    losses: bool = False
 
     @property
     def dim(self) -> int:
@@ -135,6 +137,8 @@ class Program:
     def gradients(self, draw: Draw, rows: Rows) -> Tensor:
         """Return each record's gradient of the negative ELBO in (u, θ), (B, D) in float64.
 
+        With :attr:`losses` its term of the negative ELBO is one more column.
+
         Args:
             draw: the latents at which to differentiate.
             rows: rows of B records.
@@ -151,8 +155,9 @@ class Program:
             (x, y), _ = self.arguments.call(rows)
             return -self.model.scores(x, y, latents).double()
 
-        (u, found), _ = self._of_records(latents, values, fixed, rows)
+        (u, found), losses = self._of_records(latents, values, fixed, rows)
         every = [u, *(found[name].reshape(len(u), -1) for name in self.direct)]
+        every += [losses.unsqueeze(1)] if self.losses else []
         return torch.cat(every, dim=1).double()
 
     def record_losses(self, draw: Draw, rows: Rows) -> Tensor:
@@ -241,7 +246,8 @@ class Program:
     def _closed(self) -> bool:
         """Whether a record's gradient has a closed form: its only sites are w and its label."""
         return (
-            type(self.model) is BayesianLogisticRegression
+            not self.losses
+            and type(self.model) is BayesianLogisticRegression
             and [site.name for site in self.sites] == ["w"]
             and not self.direct
             and not self.local

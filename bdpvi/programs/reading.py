@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bdpvi._ground.host import HOST, drawing
 from bdpvi._ground.outputs import several
+from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.inference.guide import check_unused
 from bdpvi.models.contract import Site
 from bdpvi.models.misfits import LastSite, Misfit, MisfitError, missing_from_guide, split
@@ -113,7 +115,20 @@ def _read(
     made = _try_step(made)
     if misfits := list(runs.mixing(guided, found)):
         raise MisfitError(misfits)
+    _tell_if_few(found, runs.sizes.get(found), arguments.length)
     return made
+
+
+def _tell_if_few(plate: str, size: Any, length: int) -> None:
+    """Warn the owner about records that seem to be one batch of those that the plate has."""
+    if isinstance(size, int) and size >= 2 * length > 0:
+        warnings.warn(
+            f"for the owner only: plate {plate!r} has the size {size}, and {length} records were "
+            "handed over. If that is the batch of a DataLoader, hand over all records in every "
+            "step: the Poisson batches are drawn here",
+            PrivacyUtilityWarning,
+            stacklevel=2,
+        )
 
 
 def _find_plate(model: Callable[..., Any], guide: Callable[..., Any], arguments: Arguments) -> str:

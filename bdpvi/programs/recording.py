@@ -28,7 +28,7 @@ RECORDED = (JitTrace_ELBO, JitTraceEnum_ELBO, JitTraceMeanField_ELBO)
 """Losses whose steps are recorded."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Recorded(Program):
     """A program whose draws and gradients are replayed.
 

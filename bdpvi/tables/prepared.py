@@ -181,14 +181,11 @@ class Prepared:
             noise_scale=None,
             step=None,
         )
-        model = output.model
-        if model is None:
-            model = route.predicting(self.model, plan.settings)
         return Release(
             samples=flat(latents) if output.flat is None else output.flat.to(HOST),
             latents=latents,
             receipt=with_history(receipt, self.ledger),
-            model=model,
+            model=route.predicting(self.model, plan.settings),
             feature_names=self.data.feature_names,
             preprocessing=noted,
             estimate=output.estimate,
