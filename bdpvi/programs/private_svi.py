@@ -55,7 +55,7 @@ class PrivateSVI:
             memory and by value. The search is for mistakes: it does not see globals of installed
             packages, or numbers computed from the records, such as means.
         optim: an optimiser of ``pyro.optim``.
-        loss: ``Trace_ELBO``; ``TraceMeanField_ELBO``, here with all terms sampled; or
+        loss: ``Trace_ELBO``; ``TraceMeanField_ELBO``; or
             ``TraceEnum_ELBO``, which sums enumerated latents of the model out. Pyro's
             ``JitTrace_ELBO``, ``JitTraceEnum_ELBO`` and ``JitTraceMeanField_ELBO`` record the
             tensor operations of a step in the first call, on made-up records, and replay them:
