@@ -13,7 +13,6 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import tell_owner
-from bdpvi.datasets import digests
 from bdpvi.datasets.items import Items, of_arrow
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.records import Held, Records, Spread
@@ -39,8 +38,7 @@ class Dataset:
         name: name of the data in tables and reports.
         preprocessing: how raw columns became ``x``. It counts as public; reports list it. Without
             it receipts state the condition that ``x`` was made without reading the table.
-            ``{"declared": {"features": "ages over 100, as in form 7"}}`` declares how, from
-            public constants.
+            ``{"declared": {"features": "ages over 100"}}`` declares how, from public constants.
         people: the people of these records; a selection keeps them.
         weights: how often each record counts, from 0 to 1, (N,); None for once.
 
@@ -345,8 +343,10 @@ class BlockData:
 
     def fingerprint(self) -> str:
         """Return a SHA-256 digest of the records, by one pass. Not for publication."""
+        from bdpvi.datasets.digests import of_tensors  # late: few ask for it
+
         digest = hashlib.sha256()
-        for each in self.parts.each(digests.of_tensors):
+        for each in self.parts.each(of_tensors):
             digest.update("".join(each).encode())
         return digest.hexdigest()
 
