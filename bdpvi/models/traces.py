@@ -18,6 +18,7 @@ from bdpvi._ground.isolation import isolated
 from bdpvi.datasets.named import Argument, blank
 from bdpvi.models.contract import Model, Site, with_features
 from bdpvi.models.misfits import MisfitError, follows, misfits, per_record, split
+from bdpvi.models.parameters import TrainedModel
 
 
 class RecordWeights(Messenger):  # type: ignore[misc]
@@ -95,8 +96,6 @@ def predicted(
     Raises:
         ValueError: if records have latents of their own.
     """
-    from bdpvi.models.parameters import TrainedModel  # late: settings need none
-
     model = TrainedModel.of(model)
 
     def one(latent: dict[str, Tensor]) -> Tensor:
@@ -155,8 +154,6 @@ def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
         model: the model, which is run once, without targets.
         x: features of one record, (1, d).
     """
-    from bdpvi.models.parameters import TrainedModel  # late: settings need none
-
     with isolated(x), poutine.block(), torch.no_grad(), pyro.validation_enabled(False):
         trace = poutine.trace(Improper()(TrainedModel.of(model))).get_trace(x)
     found = {site["name"]: site["fn"].support for site in split(trace)[0]}
