@@ -95,7 +95,8 @@ def log_densities(
 
 def _of_each(site: Mapping[str, Any], number: int) -> Tensor:
     """Return a site's log-density of each record, (N,), without weights and clips of scores."""
-    law = getattr(site["fn"], "predictive", site["fn"])
+    inside = getattr(site["fn"], "base_dist", site["fn"])  # a plate expands it
+    law = getattr(inside, "predictive", site["fn"])
     values = scale_and_mask(law.log_prob(site["value"]), mask=site["mask"]).double()
     frames = [one for one in site["cond_indep_stack"] if one.vectorized]
     frames = frames if len(frames) == 1 else [one for one in frames if one.size == number]
