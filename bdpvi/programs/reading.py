@@ -29,10 +29,10 @@ from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import base, is_normal
 from bdpvi.programs.failures import program_error, words_of_site
 from bdpvi.programs.program import Draw, Program, in_plate
-from bdpvi.programs.recording import RECORDED
+from bdpvi.programs.replays import JIT
 from bdpvi.programs.runs import Runs
 
-LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, *RECORDED)
+LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, *JIT)
 _OBSERVE = 'hand the targets over, inside the plate: pyro.sample("y", ..., obs=y)'
 _PLATE = "observe it inside the plate over the records"
 _STATISTICS = "use GroupNorm or LayerNorm, or layer.eval() if its statistics are public"
