@@ -13,6 +13,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.subsample_messenger import SubsampleMessenger
 from torch import Tensor
 from torch.distributions import (
+    Distribution,
     Independent,
     LowRankMultivariateNormal,
     Multinomial,
@@ -24,17 +25,27 @@ from torch.distributions import (
 
 @contextmanager
 def out_of_place() -> Iterator[None]:
-    """Replace what Pyro and torch compute in place, which vmap does not support."""
+    """Replace what Pyro and torch compute in place, which vmap does not support.
+
+    And leave out the checks of distributions that were made before: they branch on values.
+    """
     log, multinomial, integral = torch_log.safe_log, Multinomial.log_prob, stable._stable_log_prob
+    check = Distribution._validate_sample
     torch_log.safe_log = lambda x: x.clamp(min=torch.finfo(x.dtype).tiny).log()
     Multinomial.log_prob = _multinomial  # type: ignore[method-assign]
     stable._stable_log_prob = _stable
+    Distribution._validate_sample = _unchecked
     try:
         yield
     finally:
         torch_log.safe_log = log
         Multinomial.log_prob = multinomial  # type: ignore[method-assign]
         stable._stable_log_prob = integral
+        Distribution._validate_sample = check
+
+
+def _unchecked(self: Distribution, value: Tensor) -> None:
+    """Let every value pass."""
 
 
 def _multinomial(self: Multinomial, value: Tensor) -> Tensor:

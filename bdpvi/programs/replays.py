@@ -37,13 +37,16 @@ class Replays:
         rows: number of rows of a recorded batch.
         steps: of the training, if that is known. If it is not, the first ones are not replayed.
 
+    Attributes:
+        made: the recording that is replayed; None if there is none now.
+
     Raises:
         ValueError: if the loss is one of :data:`JIT` and the program cannot be recorded.
     """
 
     def __init__(self, program: Program, rows: int, steps: int | None = None) -> None:
         self._rows, self._wait = rows, PAYS
-        self._made: Recorded | None = None
+        self.made: Recorded | None = None
         self._due: float = PAYS if steps is None else 0 if steps > PAYS else math.inf
         if isinstance(program.loss, JIT):
             try:
@@ -53,34 +56,34 @@ class Replays:
 
     def program(self, program: Program, number: int) -> Program:
         """Return what takes the step with this number: the program, or its recording."""
-        if self._made is not None and not self._is_current(program, number):
-            self._made = None
-        if self._made is None and number >= self._due:
+        if self.made is not None and not self._is_current(program, number):
+            self.made = None
+        if self.made is None and number >= self._due:
             try:
                 self._record(program, number)
             except NotAlikeError as error:
                 LOGGER.info("steps run model and guide, as one %s", error)
                 self._due = math.inf
-        if self._made is None:
+        if self.made is None:
             return program
-        if self._made.arguments is not program.arguments:
-            self._made = replace(self._made, arguments=program.arguments)
-        return self._made
+        if self.made.arguments is not program.arguments:
+            self.made = replace(self.made, arguments=program.arguments)
+        return self.made
 
     def _record(self, program: Program, number: int) -> None:
-        self._made, self._watch = record(program, self._rows)
+        self.made, self._watch = record(program, self._rows)
         self._constants = self._fixed(program)
         self._began, self._next = number, 1
 
     def _fixed(self, program: Program) -> list[Any]:
         """Return the arguments that are neither records nor inputs of the recording."""
-        own, inputs = program.arguments, () if self._made is None else self._made.numbers
+        own, inputs = program.arguments, () if self.made is None else self.made.numbers
         pairs = enumerate(zip(own.leaves, own.sampled, strict=True))
         return [one for at, (one, of_records) in pairs if not of_records and at not in inputs]
 
     def _is_current(self, program: Program, number: int) -> bool:
         """Whether the recording is still that of the program."""
-        assert self._made is not None
+        assert self.made is not None
         moved = self._watch.changed()
         if not all(map(alike, self._fixed(program), self._constants)):
             moved = "an argument"
@@ -92,7 +95,7 @@ class Replays:
             return True
         self._next *= 2
         try:
-            check_alike(program, replace(self._made, arguments=program.arguments), number)
+            check_alike(program, replace(self.made, arguments=program.arguments), number)
         except NotAlikeError as error:
             LOGGER.warning(
                 "steps run model and guide, as one %s. Some of the steps from %d to %d may have "

@@ -3,8 +3,7 @@
 Operations that are recorded once keep the numbers, attributes, buffers, closures and globals that
 they were computed from. A :class:`Watch` remembers these, says which of them a run of the program
 changes, and, before every replay, whether any is another now. It follows what
-:mod:`bdpvi.models.reachable` does. It does not see what changes without a trace: clocks, files,
-tensors changed through ``.data`` or NumPy.
+:mod:`bdpvi.models.reachable` does. It does not see what changes without a trace, as a clock.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ _MOST, _PLACES = 20_000, 1_000
 _NUMBERS = (int, float, complex, str, bytes, type(None))
 _PARTS = ("_parameters", "_buffers", "_modules")
 _CONTAINERS = (dict, list, set, frozenset, tuple, deque, np.ndarray, Tensor)
+_COINS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 _OPEN = {"bdpvi", "builtins", "functools", "pyro", "random", "torch", "types"}
 """Packages into whose objects a watch looks."""
 
@@ -99,6 +99,8 @@ class Watch:
             if id(one) in seen or isinstance(one, _NUMBERS):
                 continue
             seen[id(one)] = one
+            if isinstance(one, _COINS):
+                self._coins.append((way, one))
             self.whole = len(seen) < _MOST and len(self._places) < _PLACES
             if not self.whole:
                 break
@@ -113,8 +115,6 @@ class Watch:
         if isinstance(one, Tensor):
             if not one.is_inference() and id(one._base) not in self._trained:
                 self._tensors.append((way, one))
-        elif isinstance(one, random.Random | np.random.Generator | torch.Generator):
-            self._coins.append((way, one))
         else:
             for names, read in _reads(one):
                 if values := tuple(read()):
