@@ -34,14 +34,14 @@ def out_of_place() -> Iterator[None]:
     torch_log.safe_log = lambda x: x.clamp(min=torch.finfo(x.dtype).tiny).log()
     Multinomial.log_prob = _multinomial  # type: ignore[method-assign]
     stable._stable_log_prob = _stable
-    Distribution._validate_sample = _unchecked
+    Distribution._validate_sample = _unchecked  # type: ignore[method-assign]
     try:
         yield
     finally:
         torch_log.safe_log = log
         Multinomial.log_prob = multinomial  # type: ignore[method-assign]
         stable._stable_log_prob = integral
-        Distribution._validate_sample = check
+        Distribution._validate_sample = check  # type: ignore[method-assign]
 
 
 def _unchecked(self: Distribution, value: Tensor) -> None:

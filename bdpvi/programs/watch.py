@@ -31,8 +31,8 @@ _NUMBERS = (int, float, complex, str, bytes, type(None))
 _PARTS = ("_parameters", "_buffers", "_modules")
 _CONTAINERS = (dict, list, set, frozenset, tuple, deque, np.ndarray, Tensor)
 _COINS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
-_OPEN = {"bdpvi", "builtins", "functools", "pyro", "random", "torch", "types"}
-"""Packages into whose objects a watch looks."""
+_OPEN, _PYTHON = ("bdpvi", "pyro", "torch"), ("builtins", "functools", "types")
+"""Packages, and modules of Python's, into whose objects a watch looks."""
 
 
 class _Place(NamedTuple):
@@ -104,10 +104,10 @@ class Watch:
             self.whole = len(seen) < _MOST and len(self._places) < _PLACES
             if not self.whole:
                 break
-            if (own := _is_own(one, own)) is None:
+            if (its := _is_own(one, own)) is None:
                 continue
-            self._add(way, one, own)
-            left.extend((w, part, own) for w, part in referents(way, one))
+            self._add(way, one, its)
+            left.extend((w, part, its) for w, part in referents(way, one))
         self._versions = self._now()
         self._states = [_state(one) for _, one in self._coins]
 
@@ -180,9 +180,10 @@ def _is_own(one: Any, parent: bool) -> bool | None:
     if isinstance(one, types.ModuleType | poutine.Trace):
         return None
     of = (one if isinstance(one, type | types.FunctionType) else type(one)).__module__
-    if not installed(of):
-        return True
-    return False if str(of).partition(".")[0] in _OPEN else None
+    top = str(of).partition(".")[0]
+    if top in _PYTHON:
+        return parent
+    return not installed(of) or (False if top in _OPEN else None)
 
 
 def alike(one: Any, other: Any) -> bool:

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -308,6 +309,14 @@ def counted() -> Any:
     return model
 
 
+def counted_in_an_argument() -> Any:
+    def model(x: Tensor, y: Tensor, *, state: list[float]) -> None:
+        state[0] += 1e-9
+        regression(x, y, max(*state, 1.0))
+
+    return partial(model, state=[0.0, 0.0])
+
+
 def counted_by_an_iterator() -> Any:
     counter = itertools.count()
 
@@ -323,6 +332,8 @@ class Moving(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("count", torch.tensor(0.0))
+
+    count: Tensor
 
     def forward(self, x: Tensor, y: Tensor) -> None:
         self.count = self.count + 1
@@ -357,6 +368,7 @@ def kept() -> Any:
 
 NEVER: dict[Callable[[], Any], str] = {
     counted: "model, its closure variable held.beta",
+    counted_in_an_argument: "model, its argument state",
     counted_by_an_iterator: "in a second run",
     Moving: "changes model",
     tossed: "changes random",
