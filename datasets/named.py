@@ -64,7 +64,7 @@ class Argument:
         Raises:
             ValueError: if they have another shape, or are not finite numbers.
         """
-        found = _numbers(self.name, value)
+        found = tensor_of(self.name, value)
         if found.shape[1:] != self.shape or not found.ndim:
             sizes = ", ".join(("records", *map(str, self.shape)))
             raise ValueError(f"{self.name} must have shape ({sizes}), got {tuple(found.shape)}")
@@ -193,7 +193,7 @@ def _in_memory(model: Callable[..., Any], data: Any) -> Items:
     if not named:
         raise ValueError("data has no argument; at least a target is needed")
     names = tuple(sorted(named, key=lambda one: order.index(one) if one in order else len(order)))
-    values = [_numbers(name, named[name]) for name in names]
+    values = [tensor_of(name, named[name]) for name in names]
     for name, value in zip(names, values, strict=True):
         if not value.ndim:
             raise ValueError(f"{name} must have a row for each record, got a single number")
@@ -227,7 +227,7 @@ def _parameters(model: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {name: one for name, one in found.items() if one.kind in kinds}
 
 
-def _numbers(name: str, value: Any) -> Tensor:
+def tensor_of(name: str, value: Any) -> Tensor:
     """Return numbers as a tensor; whole ones and booleans keep their type."""
     value = of_arrow(value)
     if isinstance(value, Tensor):

@@ -77,19 +77,6 @@ class Hidden:
         self.model(net(x), y)
 
 
-class Reading(nn.Module):
-    """A recurrent layer that reads the columns of a record."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-        self.model = program("w = sample('w', Normal(0.0, 1.0))\n" + seen("x * w"), "x, y")
-
-    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
-        pyro.module("layer", self.layer)
-        self.model(self.layer(x.unsqueeze(-1))[0][:, -1, 0], y)
-
-
 def conjugate(model: Any) -> Any:
     by = ConjugateReparam(lambda x, y=None: dist.Beta(2.0 + x[0, 0].abs(), 1.0))
     return pyro.poutine.reparam(model, {"w": by})
@@ -143,10 +130,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "use a Normal": (
         {"model": LOCAL, "guide": ENCODER.replace("Normal(a * x[:, 0], 1.0)", "Laplace(a, 1.0)")},
         {"model": LOCAL, "guide": ENCODER},
-    ),
-    "use nn.LSTM": (
-        {"model": Reading(nn.GRU(1, 1, batch_first=True))},
-        {"model": Reading(nn.LSTM(1, 1, batch_first=True))},
     ),
     "write its locations and scales": (
         {"guide": GUIDE.replace("param('m', torch.zeros(3))", "torch.zeros(3)")},

@@ -95,9 +95,9 @@ def predicted(
     Raises:
         ValueError: if records have latents of their own.
     """
-    from bdpvi.models.parameters import on_any_device  # late: settings need none
+    from bdpvi.models.parameters import TrainedModel  # late: settings need none
 
-    model = on_any_device(model)
+    model = TrainedModel.of(model)
 
     def one(latent: dict[str, Tensor]) -> Tensor:
         trace = poutine.trace(poutine.condition(model, data=latent)).get_trace(x)
@@ -155,10 +155,10 @@ def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
         model: the model, which is run once, without targets.
         x: features of one record, (1, d).
     """
-    from bdpvi.models.parameters import on_any_device  # late: settings need none
+    from bdpvi.models.parameters import TrainedModel  # late: settings need none
 
     with isolated(x), poutine.block(), torch.no_grad(), pyro.validation_enabled(False):
-        trace = poutine.trace(Improper()(on_any_device(model))).get_trace(x)
+        trace = poutine.trace(Improper()(TrainedModel.of(model))).get_trace(x)
     found = {site["name"]: site["fn"].support for site in split(trace)[0]}
     return {n: biject_to(support) for n, support in found.items() if not support.is_discrete}
 

@@ -55,7 +55,7 @@ class PrivateSVI:
             memory and by value. The search is for mistakes: it does not see globals of installed
             packages, or numbers computed from the records, such as means.
         optim: an optimiser of ``pyro.optim``.
-        loss: ``Trace_ELBO``; ``TraceMeanField_ELBO``, here with all terms sampled; or
+        loss: ``Trace_ELBO``; ``TraceMeanField_ELBO``; or
             ``TraceEnum_ELBO``, which sums enumerated latents of the model out. After the first 80
             steps the tensor operations of a step are recorded, on made-up records, and replayed,
             three times as fast, as long as the replay is what model and guide do. With Pyro's

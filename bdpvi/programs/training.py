@@ -6,6 +6,8 @@ import hashlib
 import inspect
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +26,7 @@ from bdpvi._ground.checkpoint import Checkpoint, KeptState, settings_of
 from bdpvi._ground.host import HOST, on
 from bdpvi._ground.isolation import isolated
 from bdpvi._ground.outputs import several
+from bdpvi._ground.promotion import Promotion
 from bdpvi.bayesian.inference.fingerprint import described
 from bdpvi.bayesian.inference.guide import check_steps
 from bdpvi.bayesian.inference.optimisers import fused
@@ -31,6 +34,7 @@ from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.datasets.dataset import Data, sample_of_form
 from bdpvi.datasets.named import arguments_of
 from bdpvi.models.contract import Model
+from bdpvi.models.misfits import MisfitError
 from bdpvi.models.parameters import Holder, TrainedModel, modules_of, typed
 from bdpvi.models.traces import check_without_targets
 from bdpvi.noise.keys import Key
@@ -66,6 +70,8 @@ class SuitedDPVI(Settings):
         start: the modules' weights before any training, by their names in a :class:`Holder`.
         sites: shapes of the global latents.
         amortised: whether the guide has latents of single records.
+        mixed: whether model and guide mix types of numbers, as
+            :class:`~bdpvi._ground.promotion.Promotion` has it.
     """
 
     guide: Any = field(repr=False)
@@ -73,6 +79,7 @@ class SuitedDPVI(Settings):
     start: dict[str, Tensor] = field(repr=False)
     sites: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
     amortised: bool = field(default=False, repr=False)
+    mixed: bool = field(default=False, repr=False)
 
     @classmethod
     def of(cls, settings: Settings, model: Model, data: Data, guide: object) -> SuitedDPVI:
@@ -85,9 +92,21 @@ class SuitedDPVI(Settings):
         start = {name: value.clone() for name, value in holder.state_dict().items()}
         given = {one.name: getattr(settings, one.name) for one in fields(Settings)}
         made = cls(**given, guide=guide, size=0, start=start)
-        with isolated(typed(latents_like(data), model, guide)), on(HOST):
-            program = made._read(model, data)
-            if late := sorted(Holder(modules_of(model, guide)).state_dict().keys() - start.keys()):
+        try:
+            return made._tried(model, data)
+        except MisfitError:
+            raise
+        except ValueError:
+            with suppress(ValueError):  # of which the first says more
+                return replace(made, mixed=True)._tried(model, data)
+            raise
+
+    def _tried(self, model: Model, data: Data) -> SuitedDPVI:
+        """Return the route with its size, after a test run."""
+        with self._alone(model, data):
+            program = self._read(model, data)
+            now = Holder(modules_of(model, self.guide)).state_dict()
+            if late := sorted(now.keys() - self.start.keys()):
                 name = late[0].split(".", 2)[-1]  # without the holder's part
                 raise ValueError(
                     f"guide makes {name!r} in its first run, and a training starts anew: make it "
@@ -102,7 +121,14 @@ class SuitedDPVI(Settings):
             row = like.new_zeros(1, len(data.feature_names))
             check_without_targets(model, named, row, program.sites)
             sites = {site.name: tuple(site.shape) for site in program.sites}
-            return replace(made, size=program.size, sites=sites, amortised=program.local)
+            return replace(self, size=program.size, sites=sites, amortised=program.local)
+
+    @contextmanager
+    def _alone(self, model: Model, data: Data, seed: int | None = None) -> Iterator[None]:
+        """Run model and guide with nothing of the caller's, in the type of training."""
+        kind, rule = typed(latents_like(data), model, self.guide), nullcontext()
+        with isolated(kind, seed), on(HOST), Promotion() if self.mixed else rule:
+            yield
 
     @property
     def rehearsal(self) -> SuitedDPVI:
@@ -170,7 +196,7 @@ class SuitedDPVI(Settings):
         """Return the latents' mean and covariance, and the model's parameters."""
         self.reset(model)
         start = int(key.child("start"))
-        with isolated(typed(latents_like(data), model, self.guide), seed=start % 2**63), on(HOST):
+        with self._alone(model, data, start % 2**63):
             program = self._read(model, data)
             mechanism = NoisySum(
                 rate=plan.actual_event.rate,
@@ -217,9 +243,9 @@ class SuitedDPVI(Settings):
             arguments=arguments,
         )
         flat = guide.draws(self.draws, key.child("draws")).to(typed(latents_like(data), model))
-        trained = TrainedModel(model, parameters) if parameters else model
+        trained = TrainedModel.of(model, parameters)
         latents = guide.latents(trained, flat, len(data.feature_names))
-        return Output(latents, guide=guide, flat=flat, model=trained, parameters=parameters)
+        return Output(latents, guide=guide, flat=flat, parameters=parameters)
 
     def _read(self, model: Model, data: Data) -> Program:
         """Return the program; with a copy of a Pyro guide, as each is trained once."""
@@ -275,7 +301,7 @@ class SuitedDPVI(Settings):
         It shows what the text of a model or guide does not: closures, sizes, scales.
         """
         self.reset(model)
-        with isolated(typed(latents_like(data), model, self.guide), seed=0), on(HOST):
+        with self._alone(model, data, 0):
             program = self._read(model, data)
             draw = program.draw()
             public = draw.public.detach().reshape(1).double()

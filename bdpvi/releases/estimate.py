@@ -234,7 +234,7 @@ class Output:
         estimate: their posterior, if the route separates sampling and privacy noise.
         guide: the posterior of the unconstrained latents, if a guide was trained.
         flat: its draws, (k, d).
-        model, parameters: the model with its parameters' values, if it was trained, and the values.
+        parameters: values of the model's parameters, by name, if it has any.
         rounds: the rounds with norms of reference records; none if there are few. Secret.
     """
 
@@ -243,6 +243,5 @@ class Output:
     estimate: Estimate | None = None
     guide: Gaussian | None = None
     flat: Tensor | None = None
-    model: Model | None = None
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
     rounds: tuple[SampledGaussian, ...] = field(default=(), repr=False)

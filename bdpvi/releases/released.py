@@ -15,6 +15,7 @@ from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.named import features_of
 from bdpvi.models.contract import Model, with_features
+from bdpvi.models.kinds import Known
 from bdpvi.models.predictions import class_probabilities, predictive_means, survival_draws
 from bdpvi.privacy.cost import Cost
 from bdpvi.releases.content import Published
@@ -47,6 +48,12 @@ class Release(Published):
     """
 
     secret: Cost | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.parameters or not isinstance(self.model, Known):
+            from bdpvi.models.parameters import TrainedModel  # late: it loads Pyro
+
+            object.__setattr__(self, "model", TrainedModel.of(self.model, self.parameters))
 
     def __getstate__(self) -> dict[str, Any]:
         # A pickle or a copy for another process may be shared like the release.

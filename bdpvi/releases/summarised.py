@@ -65,7 +65,7 @@ _UNTRAINED = (
 )
 _AMORTISED = (
     ". The guide approximates latents of single records, so estimates may be far off and intervals "
-    "far too narrow. Integrate them out of the likelihood, by a closed form or by quadrature"
+    "far too narrow. Integrate them out of the likelihood, as bdpvi.models.grouped does"
 )
 _UNTRIED = (
     ". How often intervals hold the truth was measured for this library's regressions alone: to "
