@@ -104,4 +104,5 @@ def _of_each(site: Mapping[str, Any], number: int) -> Tensor:
         raise ValueError(f"model: site {site['name']!r} is not in one plate over the records")
     at, whole = frames[0].dim, values.ndim
     others = [dim for dim in range(whole) if dim != whole + at]
-    return (values.sum(others) if others else values).expand(number)
+    result: Tensor = (values.sum(others) if others else values).expand(number)
+    return result

@@ -222,18 +222,18 @@ def _route(route: Any, times: int = 1) -> Callable[[Place, float], Bound]:
 
 
 @lru_cache
-def _shared() -> tuple[bdpvi.Release, ...]:
+def _shared() -> list[bdpvi.Release]:
     """Return two releases of other people."""
     route, data = bdpvi.regression.ObjectivePerturbation(rows=2e4), logistic_data(2000, 3)
-    return tuple(
+    return [
         bdpvi.fit_private(MODEL, anew(data), epsilon=1.0, route=route, ledger=Ledger())
         for _ in range(2)
-    )
+    ]
 
 
 def _compare(place: Place, share: float) -> Bound:
-    rows = anew(logistic_data(place.rows, 3))
-    made = bdpvi.compare_models(*_shared(), rows, epsilon=share, ledger=place.kept)
+    (one, other), rows = _shared(), anew(logistic_data(place.rows, 3))
+    made = bdpvi.compare_models(one, other, rows, epsilon=share, ledger=place.kept)
     return place.tell(made.receipt).bound
 
 
