@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions import Delta
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 from pyro.infer.autoguide import AutoGuide
 from pyro.poutine import Trace
@@ -33,11 +32,17 @@ from torch.distributions import transform_to
 from bdpvi._ground.host import as_gradient, on, onto
 from bdpvi.models.contract import Site, parts
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.misfits import Misfit, MisfitError, split
+from bdpvi.models.misfits import Misfit, MisfitError
 from bdpvi.models.parameters import Holder, Parameters, modules_of
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.effects import Inside, Reparameterise, base, in_plate, out_of_place, plates
-from bdpvi.programs.failures import words_of_site
+from bdpvi.programs.effects import (
+    DrawnByModel,
+    Inside,
+    Reparameterise,
+    in_plate,
+    out_of_place,
+    plates,
+)
 from bdpvi.programs.sources import Rows
 from bdpvi.programs.terms import negative_elbo, summed_out
 
@@ -112,8 +117,10 @@ class Program:
         """Draw the global latents from the guide, which is run on a record of zeros."""
         with self.alone():
             guided = self.traced(self.guide)
-            modelled = self.traced(poutine.replay(self.model, guided))
-            return self._draw_of(guided, modelled)
+            with DrawnByModel(self.plate) as own:
+                modelled = self.traced(poutine.replay(self.model, guided))
+            made = self._draw_of(guided, modelled)
+            return made._replace(fixed={**made.fixed, **own.found})
 
     def traced(self, program: Callable[..., Any]) -> poutine.Trace:
         """Return the trace of a program, such as the guide, on a record of zeros."""
@@ -134,20 +141,7 @@ class Program:
             for name, site in guided.nodes.items()
             if site["type"] == "sample" and not in_plate(site, self.plate)
         }
-        fixed |= self._drawn_by_model(modelled)
         return Draw(torch.cat(flat) if flat else torch.zeros(0), fixed, public)
-
-    def _drawn_by_model(self, modelled: poutine.Trace) -> dict[str, Tensor]:
-        """Return what ``ConjugateReparam`` draws in the model, by the names of its own sites."""
-        found = {}
-        for site in split(modelled)[1]:
-            if isinstance(base(site["fn"]), Delta) and not in_plate(site, self.plate):
-                if site["value"].requires_grad:
-                    wrong = "is drawn by the model itself from parameters"
-                    remedy = "leave that out: the guide draws it"
-                    raise MisfitError([Misfit(words_of_site(site), wrong, remedy)])
-                found[f"{site['name']}_updated"] = site["value"]
-        return found
 
     def gradients(self, draw: Draw, rows: Rows) -> Tensor:
         """Return each record's gradient of the negative ELBO in (u, θ), (B, D) in float64.
