@@ -163,8 +163,8 @@ def by_argument(model: Callable[..., Any], data: Any) -> BlockData:
     (('x', 'ward'), [torch.float64, torch.int64, torch.float64])
     """
     data = of_arrow(data)
-    items = Items.of(data) if by_index(data) else _in_memory(model, data)
-    known = _parameters(model)
+    items = Items.of(data) if by_index(data) else rows_by_name(model, data)
+    known = arguments_by_name(model)
     names = items.names or _first(known, len(items.like))
     if unknown := sorted(set(names).difference(known)):
         raise ValueError(
@@ -181,11 +181,11 @@ def by_argument(model: Callable[..., Any], data: Any) -> BlockData:
     return BlockData(Spread(items.blocks), len(items), features, "data", noted, People(), items)
 
 
-def _in_memory(model: Callable[..., Any], data: Any) -> Items:
+def rows_by_name(model: Callable[..., Any], data: Any) -> Items:
     """Return records in memory, those of a mapping in the model's order."""
     data = (data,) if isinstance(data, Tensor | np.ndarray) else data
     by_name = not isinstance(data, tuple)
-    order = list(_parameters(model))
+    order = list(arguments_by_name(model))
     named = dict(data.items() if by_name else zip(_first(order, len(data)), data, strict=True))
     columns = getattr(data, "columns", named)
     if len(named) < len(columns) or not all(isinstance(name, str) for name in named):
@@ -219,7 +219,7 @@ def _first(names: Iterable[str], number: int) -> tuple[str, ...]:
     return found[:number]
 
 
-def _parameters(model: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def arguments_by_name(model: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the arguments that a model takes by name, in order."""
     call = model.forward if isinstance(model, nn.Module) else model
     found = inspect.signature(call).parameters

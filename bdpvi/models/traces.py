@@ -20,6 +20,7 @@ from bdpvi._ground.isolation import isolated
 from bdpvi.datasets.named import Argument, blank
 from bdpvi.models.contract import Model, Site, with_features
 from bdpvi.models.misfits import MisfitError, follows, misfits, per_record, split
+from bdpvi.models.parameters import TrainedModel
 
 
 class RecordWeights(Messenger):  # type: ignore[misc]
@@ -115,8 +116,6 @@ def predicted(
     Raises:
         ValueError: if records have latents of their own.
     """
-    from bdpvi.models.parameters import TrainedModel  # late: settings need none
-
     model = TrainedModel.of(model)
 
     def one(latent: dict[str, Tensor]) -> Tensor:
@@ -181,8 +180,6 @@ def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
         model: the model, which is run once, without targets.
         x: features of one record, (1, d).
     """
-    from bdpvi.models.parameters import TrainedModel  # late: settings need none
-
     quiet = pyro.validation_enabled(False)
     with isolated(x), poutine.block(), torch.no_grad(), quiet, every_entry():
         trace = poutine.trace(Improper()(TrainedModel.of(model))).get_trace(x)

@@ -34,9 +34,7 @@ class DPVI(Settings):
         clip: C, fixed; None adapts it to the noisy count.
         lr: Adam's initial learning rate; it decays to a tenth.
         loss: ``Trace_ELBO()``; ``TraceEnum_ELBO()`` sums out enumerated latents.
-            ``JitTrace_ELBO()`` and ``JitTraceEnum_ELBO()`` record a step and replay it, as in
-            :class:`bdpvi.PrivateSVI`. By default ``Trace_ELBO()``, recorded for this library's
-            regressions.
+            Steps are recorded and replayed where that pays, as in :class:`bdpvi.PrivateSVI`.
         plate: name of the plate over the records, if there are several candidates.
         checkpoint: new secret folder for the state of training: after an interruption the same
             call resumes from it, and nothing is charged twice. The ledger must be in a file.

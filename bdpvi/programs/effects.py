@@ -15,6 +15,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.subsample_messenger import SubsampleMessenger
 from torch import _VF, Tensor
 from torch.distributions import (
+    Distribution,
     Independent,
     LowRankMultivariateNormal,
     Multinomial,
@@ -28,6 +29,10 @@ from bdpvi.models.misfits import Misfit, MisfitError
 
 splines = sys.modules["pyro.distributions.transforms.spline"]
 """The module, whose name a function has too."""
+
+
+def _unchecked(self: Distribution, value: Tensor) -> None:
+    """Let every value pass: a check of a distribution made before branches on values."""
 
 
 def _of_own_state(step: Callable[..., Any], inputs: Tensor, *rest: Any) -> Any:
@@ -118,6 +123,7 @@ _CELLS = tuple(
 )
 _SPLINE = "_monotonic_rational_spline"
 _REPLACED: tuple[tuple[Any, str, Any], ...] = (
+    (Distribution, "_validate_sample", _unchecked),
     (torch_log, "safe_log", _safe_log),
     (Multinomial, "log_prob", _multinomial),
     (stable, "_stable_log_prob", _stable),

@@ -29,10 +29,10 @@ from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import base, is_normal
 from bdpvi.programs.failures import program_error, words_of_site
 from bdpvi.programs.program import Draw, Program, in_plate
-from bdpvi.programs.recording import RECORDED
+from bdpvi.programs.replays import JIT
 from bdpvi.programs.runs import Runs
 
-LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, *RECORDED)
+LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, *JIT)
 _OBSERVE = (
     'hand the targets over, inside the plate over the records: pyro.sample("y", ..., obs=y), or '
     'pyro.factor("y", log_density)'

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pyro import poutine
 from pyro.contrib.easyguide import EasyGuide
-from pyro.infer import ELBO, JitTrace_ELBO, Trace_ELBO
+from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoGuide, AutoNormal
 from pyro.infer.autoguide.effect import AutoMessenger
 from torch import Tensor
@@ -35,7 +35,6 @@ from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.datasets.dataset import Data, sample_of_form
 from bdpvi.datasets.named import arguments_of
 from bdpvi.models.contract import Model
-from bdpvi.models.kinds import is_regression
 from bdpvi.models.misfits import MisfitError
 from bdpvi.models.parameters import Holder, TrainedModel, modules_of, typed
 from bdpvi.models.traces import check_without_targets
@@ -47,7 +46,7 @@ from bdpvi.programs.moments import drawn, identified, near_listed, prior_deviati
 from bdpvi.programs.plan import DPVIPlan
 from bdpvi.programs.program import Program, copied
 from bdpvi.programs.reading import read
-from bdpvi.programs.recording import recorded
+from bdpvi.programs.replays import Replays
 from bdpvi.programs.settings import Settings
 from bdpvi.programs.sources import latents_like
 from bdpvi.releases.estimate import Gaussian, Output
@@ -58,8 +57,6 @@ if TYPE_CHECKING:
     from bdpvi.releases.route import Allowance
 
 _DECAY = 0.1
-_PAYS = 300
-"""Steps from which recording one takes less time than it saves."""
 _START = 4.0
 """The default guide's initial scales, in units of 1/√N: at least those of most posteriors."""
 
@@ -117,7 +114,7 @@ class SuitedDPVI(Settings):
                     "in __init__, and hand a guide of Pyro's over as it is. Nothing was charged"
                 )
             prior_deviations(program)  # refuse before any charge
-            recorded(program, rows=2)
+            Replays(program, rows=2)  # refuses a loss named Jit that it cannot record
             like, named = data.like[0], arguments_of(data)
             if named or like.is_floating_point():
                 like = typed(latents_like(data), model)
@@ -211,7 +208,7 @@ class SuitedDPVI(Settings):
                 seed=int(key.child("steps")),
             )
             optim = fused(default_optimiser(self.steps, lr=self.lr, decay=_DECAY))
-            descent = Descent(program, optim, mechanism, plan.clip)
+            descent = Descent(program, optim, mechanism, plan.clip, self.steps)
             known = identified(program, model, len(data.feature_names))
             course = Course(descent, self.steps, known)
             track = bars.bar if self.progress else bars.silent
@@ -262,15 +259,9 @@ class SuitedDPVI(Settings):
                 # With noise a scale that is too large adapts more slowly than one too small.
                 fresh._init_scale = min(fresh._init_scale, _START / math.sqrt(self.rows))
             guide = fresh
-        loss = self._usual_loss(model, data) if self.loss is None else self.loss
+        loss = Trace_ELBO() if self.loss is None else self.loss
         kind = typed(latents_like(data), model, self.guide).dtype
         return read(model, guide, loss, Arguments.of_data(data, kind, self.steps), self.plate)
-
-    def _usual_loss(self, model: Model, data: Data) -> ELBO:
-        """Return a loss that records steps where these are known to be alike, and it pays."""
-        alike = is_regression(model) and isinstance(self.guide, _Usual)
-        here = data.like[0].device.type == "cpu"
-        return JitTrace_ELBO() if alike and here and self.steps >= _PAYS else Trace_ELBO()
 
     def secret(self, model: Model, data: Data, epsilon: float, delta: float) -> Key:
         """Return a key derived from all inputs of a training; begin its checkpoint.

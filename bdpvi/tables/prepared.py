@@ -271,7 +271,7 @@ preprocessing bounds read from this table
             f"guarantee={guarantee!r} is for bdpvi.release of a fit; route=PosteriorDraws() gives "
             "draws behind a gate here"
         )
-    data, people, said = _of_people(data, unit, ledger)
+    data, people, said = with_people(data, unit, ledger)
     data = _records(model, data, route, guarantee)
     if unit is not None:
         noted = declared(data.preprocessing, said)
@@ -290,7 +290,7 @@ preprocessing bounds read from this table
         guide = Laplace(model) if guide is None else guide
         fitted = fit(model, guide, data, ledger=ledger, progress=False)
         return release(fitted, epsilon=epsilon, delta=delta, guarantee=guarantee)
-    persons.warn_of_unsaid(data, 5)
+    persons.warn_of_unsaid(data.people, data.preprocessing, 5)
     route = _usual(model) if route is None else route
     prepared = Prepared.of(model, data, route, guide=guide, ledger=ledger)
     found, work = prepared.route, None
@@ -306,7 +306,7 @@ preprocessing bounds read from this table
     return prepared.release(epsilon=epsilon, delta=delta, work=work)
 
 
-def _of_people(data: Any, unit: Any, ledger: Ledger | None) -> Any:
+def with_people(data: Any, unit: Any, ledger: Ledger | None) -> Any:
     """Return :func:`bdpvi.datasets.units.of_people`, with people as the ledger names them."""
     from bdpvi.datasets.units import NAMELESS, of_people  # late: they load pandas
 
