@@ -114,7 +114,7 @@ class PrivateSVI:
         seed: int | None = None,
         noisy_loss: tuple[float, float] | None = None,
     ) -> None:
-        check_steps(guide)
+        check_steps(guide, seals=True)
         if not isinstance(optim, PyroOptim):
             raise ValueError(
                 f"optim={type(optim).__name__} is none of pyro.optim; use pyro.optim.Adam(...)"

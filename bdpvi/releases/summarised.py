@@ -118,7 +118,7 @@ def summarised(
             guide = release.guide
             reason += _UNTRAINED * (not guide.settled) + _AMORTISED * guide.amortised
             reliable = seen >= SHARE * len(shown) and guide.settled and not guide.amortised
-            if reliable and not _of_features(release):
+            if reliable and (guide.shape or not _of_features(release)):
                 reliable, reason = None, reason + _UNTRIED
         if _of_features(release):
             which = "its first" if _minima(release) else "the one with the smallest variance"
