@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from bdpvi.datasets.formats import FileFormat
     from bdpvi.models.kinds import OfClasses, OfNumbers
     from bdpvi.releases.table_file import TableFile
-    from bdpvi.tables.request import Machine
+    from bdpvi.tables.request import Machine, Unit
     from bdpvi.tables.row_scores import RowScores
     from bdpvi.tables.scores import Scores
     from bdpvi.tables.work import Work
 
 CATEGORIES = ("counted", "hashed")
 PURPOSES = ("prediction", "intervals")
+_MIXED = "mixed-"
 GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP"}
 
 
@@ -57,8 +58,10 @@ class RequestOptions:
         typer.Option(
             help="logistic, for a yes/no target; linear, for numbers, with --target-bounds; "
             "poisson or negative-binomial, for counts, with --largest; multinomial or ordinal, for "
-            "several --classes; survival, for the --time until an --event, with --cuts. All but "
-            "the first have intervals. Rows with an invalid target are left out."
+            "several --classes; survival, for the --time until an --event, with --cuts. "
+            "mixed-logistic, mixed-linear or mixed-poisson, for normal effects of the groups in "
+            "the column --unit, or --group. All but the first have intervals. Rows with an "
+            "invalid target are left out."
         ),
     ] = "logistic"
     target_bounds: Annotated[
@@ -78,6 +81,7 @@ class RequestOptions:
     weights: Annotated[str, typer.Option(help=WORDS["weights"])] = ""
     largest_weight: Annotated[float | None, typer.Option(help=WORDS["largest_weight"])] = None
     event: Annotated[str, typer.Option(help=WORDS["event"])] = ""
+    group: Annotated[str, typer.Option(help=WORDS["group"])] = ""
     cuts: Annotated[
         list[float] | None,
         typer.Option(
@@ -128,18 +132,37 @@ class RequestOptions:
     @property
     def regression(self) -> OfNumbers | OfClasses | None:
         """The regression; None for yes and no."""
-        from bdpvi.models.kinds import NAMED
+        from bdpvi.models.kinds import MIXED, NAMED
 
-        name = validate.choice("model", self.model, ("logistic", *NAMED))
+        mixed = [f"{_MIXED}{one}" for one in MIXED]
+        name = validate.choice("model", self.model, ("logistic", *NAMED, *mixed))
+        name = name.removeprefix(_MIXED)
         needed = NAMED[name].option if name in NAMED else ""
         for option in dict.fromkeys(family.option for family in NAMED.values()):
             value = getattr(self, option)
             if bool(value) != (option == needed):
                 goes = "does not go with it" if value else "is needed, and must be public"
-                raise ValueError(f"model={name!r}: --{option.replace('_', '-')} {goes}")
+                raise ValueError(f"model={self.model!r}: --{option.replace('_', '-')} {goes}")
         if not needed:
             return None
         return NAMED[name].of_option(getattr(self, needed))  # type: ignore[no-any-return]
+
+    def _group(self, unit: Unit | None) -> str:
+        """Return the column of a mixed model's groups: by default that of units."""
+        if not self.model.startswith(_MIXED):
+            if self.group:
+                raise ValueError(
+                    f"group={self.group!r} goes with a mixed model, such as --model "
+                    f"mixed-logistic; got model={self.model!r}"
+                )
+            return ""
+        found = self.group or ("" if unit is None else unit.column)
+        if not found:
+            raise ValueError(
+                f"model={self.model!r}: give the column of groups, --unit COLUMN to hide that a "
+                "group is there at all, or --group COLUMN for groups that are features"
+            )
+        return found
 
     def of(
         self, data: str, columns: ColumnOptions, account: AccountOptions, known: TableFile
@@ -163,6 +186,7 @@ class RequestOptions:
                 self.constants,
                 hashed=self.categories == CATEGORIES[1] if self.categories else None,
                 classes=tuple(self.classes or ()),
+                group=self._group(account.of(known, account.other_people)),
                 **{name: getattr(self, name) for name in same},
             )
         return Request(

@@ -30,6 +30,9 @@ NAMED: dict[str, Any] = {
 }
 """Regressions by the names that commands use; each makes one of the value of its ``option``."""
 
+MIXED = ("logistic", "linear", "poisson")
+"""Regressions whose intercept may differ from group to group, by the same names."""
+
 
 def is_regression(model: object) -> bool:
     """Whether a model is one of the regressions itself: a subclass may observe anything."""

@@ -124,7 +124,7 @@ class MixedRegression(Family):
         return self.of.design(x)
 
     def means(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return the expected targets, (N,); of a group that is not known, those of the effect 0."""
+        """Return the expected targets, (N,); of an unknown group, of the effect 0."""
         return self.of.means(latents, x)
 
     def probabilities(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:

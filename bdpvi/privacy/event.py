@@ -58,7 +58,7 @@ class Event:
             :mod:`bdpvi.bayesian.neighbours.rounding`.
         group_only: whether several rows of a unit have only the price of group privacy, for all
             events together (:func:`bdpvi.privacy.groups.row_by_row`).
-        whole_units: whether all rows of a unit are one record of it, and no price is known of a part.
+        whole_units: whether all rows of a unit are one record, and a part has no price.
         what: why it has no price for several rows, in words.
         losses: how records' own losses are known: "pairs" of Gaussians, "counts" of steps at
             levels; "" for log-moments alone.

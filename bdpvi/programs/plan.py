@@ -11,8 +11,8 @@ from bdpvi.noise import secure
 from bdpvi.privacy.dominating import steps_within
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
-from bdpvi.privacy.whole_units import UnitSteps
 from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.privacy.whole_units import UnitSteps
 from bdpvi.programs.descent import GradientClip
 from bdpvi.programs.settings import Settings
 

@@ -19,7 +19,7 @@ sampling error are those of three independent normals with a known noisy sum.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -28,9 +28,11 @@ from torch import Tensor
 from bdpvi.models.contract import Prior
 from bdpvi.regression.score_posterior import at_least
 
+WHOLE = 300
+"""The most weights and effects whose whole covariance is computed."""
 _GRID, _REACH = 25, 4.0
-"""Values of log τ, and their reach in standard deviations: of its prior at first, of its posterior
-in the last two rounds."""
+"""Values of log τ, and their reach in standard deviations: of its prior at first, then of its
+posterior."""
 _ROUNDS = 5
 """Repetitions in which w, σ and the unknown of M settle."""
 _LEAST = 1e-4
@@ -103,20 +105,26 @@ class MixedPosterior:
     Attributes:
         mean: of w and u, (p + G,).
         variances: of each, (p + G,).
-        of_weights: the covariance of w, (p, p).
-        factor: (p + G, p + …): with it the covariance is diag + factor factorᵀ.
+        covariance: of all, (p + G, p + G); None if there are more than :data:`WHOLE`.
         log_scale, log_spread: mean and standard deviation.
     """
 
     mean: Tensor
     variances: Tensor
-    covariance: Tensor
+    covariance: Tensor | None
     log_scale: tuple[float, float]
     log_spread: tuple[float, float]
 
 
 class _Given(NamedTuple):
-    """What is known given τ: w and its covariance, u and its covariance's parts, and ln p(t̂)."""
+    """The posterior given τ and σ.
+
+    Attributes:
+        w, cov: mean and covariance of w.
+        u, slope: the mean of u at w's, and its derivative in w, (G, p).
+        own, turn: the covariance of u given w is diag(own) − turnᵀ turn.
+        evidence: ln p(t̂), up to a constant.
+    """
 
     w: Tensor
     cov: Tensor
@@ -125,6 +133,25 @@ class _Given(NamedTuple):
     own: Tensor
     turn: Tensor
     evidence: float
+
+    @property
+    def joint(self) -> Tensor:
+        """The derivative of w and the mean of u in w, (p + G, p)."""
+        return torch.cat([torch.eye(len(self.w), dtype=torch.float64), self.slope])
+
+    @property
+    def variances(self) -> Tensor:
+        """The variances of w and u, (p + G,)."""
+        of_w = (self.joint @ self.cov * self.joint).sum(1)
+        of_w[len(self.w) :] += self.own - self.turn.square().sum(0)
+        return of_w
+
+    @property
+    def covariance(self) -> Tensor:
+        """The covariance of w and u, (p + G, p + G)."""
+        made, p = self.joint @ self.cov @ self.joint.T, len(self.w)
+        made[p:, p:] += self.own.diag() - self.turn.T @ self.turn
+        return made
 
 
 def _given(
@@ -143,7 +170,8 @@ def _given(
     top = fixed + tau2 * s.T @ s
     across = sigma2 * s + tau2 * n[:, None] * s  # (G, p)
     schur = top - (across / block[:, None]).T @ across
-    root = torch.linalg.cholesky((schur + schur.T) / 2)
+    # Of a variance it has at least the noise; noise in A, S and n alone can make it less.
+    root = torch.linalg.cholesky(at_least(schur, made.product_noise**2))
 
     def whiten(upper: Tensor, lower: Tensor) -> Tensor:
         """Return L⁻¹ of the part of (p, …) that does not follow from that of (G, …)."""
@@ -158,18 +186,15 @@ def _given(
     cov = torch.linalg.inv((information + information.T) / 2)
     mean = (cov @ pull)[:, 0]
     r_top, r_low = y_top - x_top @ mean[:, None], y_low - x_low @ mean[:, None]
-    turn = whiten(s.T, n.diag()) if len(n) < 2 else torch.linalg.solve_triangular(
-        root, s.T - (across / block[:, None]).T * n, upper=False
-    )  # fmt: skip
+    rest = s.T - (across / block[:, None]).T * n
+    turn = torch.linalg.solve_triangular(root, rest, upper=False)
     u = tau2 * (turn.T @ r_top + (n / block)[:, None] * r_low)[:, 0]
     slope = -tau2 * (turn.T @ x_top + (n / block)[:, None] * x_low)
     away = mean - prior.mean
     quadratic = r_top.square().sum() + (r_low.square() / spread).sum() + away @ precision @ away
     logs = block.log().sum() + 2 * root.diagonal().log().sum() + torch.logdet(information)
-    return _Given(
-        mean, cov, u, slope, tau2 - tau2**2 * n.square() / block, tau2 * turn,
-        float(-(quadratic + logs) / 2),
-    )  # fmt: skip
+    own = tau2 - tau2**2 * n.square() / block
+    return _Given(mean, cov, u, slope, own, tau2 * turn, float(-(quadratic + logs) / 2))
 
 
 def _variance(
@@ -217,7 +242,8 @@ def mixed_posterior(
         w = torch.stack([one.w for one in each]).T @ weight
         sigma2 = float(weight @ torch.tensor(sigmas).double())
         at = float(weight @ grid)
-        width = min(math.sqrt(float(weight @ (grid - at).square())) + width * float(steps[1] - steps[0]) / 4, sd)
+        found = math.sqrt(float(weight @ (grid - at).square()))
+        width = min(found + width * float(steps[1] - steps[0]) / 4, sd)
     return _mixed(made, each, weight, grid, torch.tensor(sigmas).double())
 
 
@@ -227,12 +253,12 @@ def _mixed(
     """Return the mixture over τ as one normal."""
     means = torch.stack([torch.cat([one.w, one.u]) for one in each])
     mean, p = weight @ means, len(made.products)
-    whole = (means - mean).T @ (weight[:, None] * (means - mean))
-    for share, one in zip(weight.tolist(), each, strict=True):
-        if share > 1e-6:
-            joint = torch.cat([torch.eye(p).double(), one.slope])
-            whole += share * (joint @ one.cov @ joint.T)
-            whole[p:, p:] += share * (one.own.diag() - one.turn.T @ one.turn)
+    away = (means - mean) * weight.sqrt()[:, None]
+    pairs = [*zip(weight.tolist(), each, strict=True)]
+    variances = away.square().sum(0) + sum(share * one.variances for share, one in pairs)
+    whole = None
+    if len(mean) <= WHOLE:
+        whole = away.T @ away + sum(share * one.covariance for share, one in pairs)
     log = float(weight @ grid)
     width = math.sqrt(float(weight @ (grid - log).square()))
     variance = float(weight @ sigmas)
@@ -241,6 +267,4 @@ def _mixed(
     noise += (size * made.feature_noise) ** 2
     relative = 2 / made.rows + noise / (made.rows * variance) ** 2
     error = math.sqrt(relative + float(weight @ (sigmas / variance - 1).square())) / 2
-    return MixedPosterior(
-        mean, whole.diagonal().clone(), whole, (math.log(variance) / 2, error), (log, width)
-    )
+    return MixedPosterior(mean, variances, whole, (math.log(variance) / 2, error), (log, width))

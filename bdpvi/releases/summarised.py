@@ -21,7 +21,7 @@ from bdpvi.releases.summary import Coefficient, Summary
 
 FEWEST = 20
 """The fewest draws whose quantiles are shown."""
-_BESIDE = {"log_scale", "log_dispersion", "log_gaps"}
+_BESIDE = {"log_scale", "log_dispersion", "log_gaps", "log_spread"}
 """Latent variables of the library's models that are not coefficients."""
 _DRAWN = (
     "draws of a private posterior: these intervals do not include the public-scale noise that "
@@ -71,6 +71,10 @@ _UNTRIED = (
     ". How often intervals hold the truth was measured for this library's regressions alone: to "
     "see it for this model, fit tables that were simulated from it"
 )
+_GROUPS = (
+    "intervals account for sampling and for privacy noise. They assume that the model is correct, "
+    "with normal effects of groups; what is little known of an effect is drawn to 0"
+)
 _CENTRES = ". In products and powers numbers are measured from their centres: {}"
 _CLASSES = ". Classes are compared with the first"
 
@@ -114,10 +118,16 @@ def summarised(
         if release.guide is not None:
             shown = [row for row in rows if row.used]
             seen = sum(one.measured for one in shown)
-            reason = _TRAINED + _FAINT * (seen < len(shown))
+            mixed = getattr(release.model, "kind", "") == "mixed"
+            reason = (_GROUPS if mixed else _TRAINED) + _FAINT * (seen < len(shown))
             guide = release.guide
             reason += _UNTRAINED * (not guide.settled) + _AMORTISED * guide.amortised
-            reliable = seen >= SHARE * len(shown) and guide.settled and not guide.amortised
+            effects = {release.feature_names[at] for at in _effects(release)}
+            fixed = [row.measured for row in shown if row.name not in effects]
+            enough = sum(fixed) >= SHARE * len(fixed)
+            reliable = enough and guide.settled and not guide.amortised
+            if mixed:
+                given["spread"] = _spread(release, level)
             if reliable and not _of_features(release):
                 reliable, reason = None, reason + _UNTRIED
         if _of_features(release):
@@ -136,6 +146,17 @@ def summarised(
         given["noise"] = tuple(math.exp(min(end, 700.0)) for end in ends)
     reason = (known.reason + given_levels).removeprefix(". ")
     return Summary(**given, reliable=known.reliable, reason=reason)
+
+
+def _spread(release: Published, level: float) -> tuple[str, float, float, float, bool]:
+    """Return the column of groups, the sd of their effects, its ends, and if it is measured."""
+    guide = release.guide
+    assert guide is not None
+    before = [*guide.sites].index("log_spread")
+    at = sum(math.prod(shape) for shape in [*guide.sites.values()][:before])
+    half = math.sqrt(guide.variances[at]) * _quantile(level)
+    middle, low, high = (math.exp(min(guide.mean[at] + one, 700.0)) for one in (0.0, -half, half))
+    return getattr(release.model, "column", ""), middle, low, high, guide.measured[at]
 
 
 def _centres(encoding: Encoding) -> str:
@@ -286,7 +307,15 @@ def _groups(release: Published) -> tuple[tuple[int, ...], ...]:
     encoding = release.encoding
     same = encoding is not None and encoding.feature_names == release.feature_names
     of_table = encoding.one_hot if encoding is not None and same else ()
-    return tuple(getattr(release.model, "levels", ())) or of_table
+    own = tuple(getattr(release.model, "levels", ())) or of_table
+    effects = _effects(release)
+    return tuple(one for one in own if not effects.issuperset(one))
+
+
+def _effects(release: Published) -> set[int]:
+    """Return the column numbers of a mixed model's groups."""
+    mixed = getattr(release.model, "kind", "") == "mixed"
+    return {*getattr(release.model, "groups", ())} if mixed else set()
 
 
 def _minima(release: Published) -> bool:
