@@ -175,6 +175,10 @@ class MixedRecords:
         """Return the features of groups' records from those of their rows, (G, R, d)."""
         return torch.cat([x, present.unsqueeze(-1).to(x)], -1).flatten(1)
 
+    def identified(self, features: int) -> Tensor:
+        """Return the identified sums of weights, as :meth:`.Family.identified`."""
+        return self.mixed.of.identified(features // self.rows - 1)
+
     def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample the latent variables, and observe the groups."""
         import pyro

@@ -218,7 +218,9 @@ def _mixed(asked: Request, found: Encoded | None) -> Setup:
         columns -= bool(groups)
     mixed = MixedRegression(of=made, column=public.group, groups=groups)
     if asked.groups_are_records:
-        return Setup(mixed, DPVI(draws=draws))
+        from pyro.infer import JitTrace_ELBO  # late: settings need no Pyro
+
+        return Setup(mixed, DPVI(draws=draws, loss=JitTrace_ELBO()))
     return Setup(mixed, NoisyGroups(draws=draws, columns=columns))
 
 
