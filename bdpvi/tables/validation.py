@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bdpvi._ground import validate
+from bdpvi._ground.outputs import several
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.estimates import Purchase
 from bdpvi.datasets.weights import TAKEN_BY
 from bdpvi.models.kinds import MIXED, OfClasses
+from bdpvi.models.mixed import FEWEST_GROUPS
 from bdpvi.score.reading import ANY, NAMES, NUMBERS, UNUSED
 from bdpvi.tables.request import Request
 
@@ -87,6 +89,13 @@ def _check_group(asked: Request) -> None:
         )
     if asked.groups_are_features and public.hashed:
         raise ValueError(f"group={name!r}: hashed=True would mix groups; leave it out")
+    columns = () if asked.constants is None else asked.constants.columns
+    levels = [getattr(one, "categories", ()) for one in columns if one.name == name]
+    if asked.groups_are_features and levels and len(levels[0]) < FEWEST_GROUPS:
+        raise ValueError(
+            f"group={name!r}: there are {several(len(levels[0]), 'group')} of {name!r}, and τ needs "
+            f"{FEWEST_GROUPS} at least: make it a category (leave group out)"
+        )
     given = {
         "intervals": asked.intervals or None,
         "guarantee": asked.guarantee if asked.bayesian else None,
