@@ -93,7 +93,7 @@ class MixedRegression(Family):
     @property
     def spread(self) -> float:
         """The prior median of τ."""
-        return SPREAD * (self.of.largest / 2 if self.of.target == "number" else 1.0)  # type: ignore[union-attr]
+        return SPREAD * (self.of.largest / 2 if self.of.target == "number" else 1.0)
 
     def priors(self, x: Tensor) -> dict[str, Prior]:
         """Return the priors of the latent variables, but for groups' weights, which follow τ's."""
@@ -105,7 +105,7 @@ class MixedRegression(Family):
         import pyro
         import pyro.distributions as dist
 
-        latents = {}
+        latents: dict[str, Tensor] = {}
         for name, (mean, sd) in sorted(self.priors(x).items()):  # log_spread before w
             sds = sd.expand(mean.shape)
             if name == "w" and self.groups:

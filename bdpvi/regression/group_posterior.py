@@ -176,7 +176,8 @@ def _given(
     def whiten(upper: Tensor, lower: Tensor) -> Tensor:
         """Return L⁻¹ of the part of (p, …) that does not follow from that of (G, …)."""
         rest = upper - (across / block[:, None]).T @ lower
-        return torch.linalg.solve_triangular(root, rest, upper=False)
+        found: Tensor = torch.linalg.solve_triangular(root, rest, upper=False)
+        return found
 
     x_top, x_low, spread = whiten(a, s), s, block[:, None]
     y_top, y_low = whiten(made.products[:, None], made.by_group[:, None]), made.by_group[:, None]

@@ -30,7 +30,7 @@ def of_records(mixed: MixedRegression, rows: int) -> MixedRecords:
     """Return the model of groups with at most R rows; numbers are in units of half their bound."""
     of, (_, unit) = mixed.of, _scale(mixed)
     if of.target == "number":
-        of = replace(of, largest=2.0, middle=0.0, prior_scale=of.prior_scale / unit)  # type: ignore[call-arg, operator]
+        of = replace(of, largest=2.0, middle=0.0, prior_scale=of.prior_scale / unit)  # type: ignore[operator]
     return MixedRecords(replace(mixed, of=of), rows)
 
 

@@ -93,8 +93,8 @@ def _check_group(asked: Request) -> None:
     levels = [getattr(one, "categories", ()) for one in columns if one.name == name]
     if asked.groups_are_features and levels and len(levels[0]) < FEWEST_GROUPS:
         raise ValueError(
-            f"group={name!r}: there are {several(len(levels[0]), 'group')} of {name!r}, and τ needs "
-            f"{FEWEST_GROUPS} at least: make it a category (leave group out)"
+            f"group={name!r}: there are {several(len(levels[0]), 'group')} of {name!r}, and τ "
+            f"needs {FEWEST_GROUPS} at least: make it a category (leave group out)"
         )
     given = {
         "intervals": asked.intervals or None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ def test_moments_are_those_of_the_rows_and_noise_is_as_it_says() -> None:
     noisy = [PLAN.moments(flat + 3.0 * torch.randn(len(flat)).double(), 3.0) for _ in range(600)]
     one = noisy[0]
 
-    def spread(name: str, part: tuple[object, ...] = ()) -> float:
+    def spread(name: str, part: Any = ()) -> float:
         values = [torch.as_tensor(getattr(each, name)).double() for each in noisy]
         return float(torch.stack([v[part] if part else v for v in values]).std(0).mean())
 
