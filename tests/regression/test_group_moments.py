@@ -15,9 +15,16 @@ import bdpvi
 from bdpvi import BayesianLinearRegression, Dataset
 from bdpvi.models.contract import Prior
 from bdpvi.models.mixed import MixedRegression
+from bdpvi.noise.keys import Key
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.regression.group_moments import MomentPlan, NoisyGroups
-from bdpvi.regression.group_posterior import GroupMoments, _given, mixed_posterior, shrunk
+from bdpvi.regression.group_posterior import (
+    GroupMoments,
+    _given,
+    _variance,
+    mixed_posterior,
+    shrunk,
+)
 
 GROUPS, LARGEST = 12, 6.0
 PLAN = MomentPlan(
@@ -84,6 +91,16 @@ def test_moments_are_those_of_the_rows_and_noise_is_as_it_says() -> None:
     assert spread("square") == pytest.approx(one.square_noise, rel=0.1)
 
 
+def test_the_noise_is_for_the_longest_row() -> None:
+    """Its deviation in each coordinate is z times 2R², from fresh keys: 1,200 normals."""
+    zeros = torch.zeros(PLAN.size, dtype=torch.float64)
+    products = torch.cat([PLAN.released(zeros, Key.fresh()).products for _ in range(400)])
+    unit = PLAN.largest / PLAN.part / math.sqrt(2)
+    wanted = 2.0 * 2 * PLAN.radius**2 * unit
+    assert float(products.std()) == pytest.approx(wanted, rel=4 / math.sqrt(2 * len(products)))
+    assert PLAN.released(zeros, Key.fresh()).product_noise == pytest.approx(wanted, rel=1e-3)
+
+
 def moments(n: int, seed: int = 0, noise: float = 1e-6, spread: float = 0.8) -> GroupMoments:
     x, there, y = rows(n, seed, spread)
     flat = PLAN.sums(x, there, y)
@@ -123,6 +140,24 @@ def test_given_the_variances_it_is_dense_normal_algebra() -> None:
     )
     wanted = float(second.log_prob(t) - whole.log_prob(t))
     assert other.evidence - found.evidence == pytest.approx(wanted, rel=1e-6)
+
+
+def test_the_variance_of_errors_is_that_of_dense_algebra() -> None:
+    """For each group from the whole covariance of effect, error and noise, given their sum."""
+    made = moments(600, noise=6.0)
+    known, tau2, sigma2 = shrunk(made), 0.5, 1.3
+    found = _given(made, known, PRIOR, W, tau2, sigma2)
+    w, left = found.w, known.variance
+    noise = made.group_noise**2 + float(left @ w.square()) + float(left[-1]) * tau2
+    whole = made.square - 2 * float(w @ made.products) + float(w @ made.features @ w)
+    for t, sums in zip(made.by_group, known.sums, strict=True):
+        n, rest = float(sums[-1]), float(t - sums @ w)
+        prior = torch.tensor([tau2, sigma2 * n, noise]).double().diag()
+        a = torch.tensor([n, 1.0, 1.0]).double()
+        gain = prior @ a / (a @ prior @ a)
+        second = prior - torch.outer(gain, prior @ a) + torch.outer(gain, gain) * rest**2
+        whole -= float(n * second[0, 0] + 2 * second[0, 1])
+    assert _variance(made, known, found, tau2, sigma2) == pytest.approx(whole / made.rows, rel=1e-6)
 
 
 def test_without_noise_it_is_the_mixed_model_of_the_rows() -> None:

@@ -13,6 +13,7 @@ import torch
 
 import bdpvi
 from bdpvi import (
+    DPVI,
     BayesianLinearRegression,
     BayesianNegativeBinomialRegression,
     BayesianPoissonRegression,
@@ -23,7 +24,10 @@ from bdpvi.datasets import constants_of
 from bdpvi.datasets.dataset import Dataset, People
 from bdpvi.models.mixed import MixedRecords, MixedRegression
 from bdpvi.models.traces import log_likelihood
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.whole_units import UnitSteps
+from bdpvi.programs.plan import DPVIPlan
+from bdpvi.releases.route import Allowance
 from bdpvi.tables import Public, Unit
 from bdpvi.tables import mixed as mixed_tables
 
@@ -137,6 +141,19 @@ def test_records_of_groups_are_their_rows_in_units_of_the_target() -> None:
         assert float(found[at]) == pytest.approx(float(wanted), abs=1e-6)
     assert inner.identified(9).shape == (3, 3)
     assert isinstance(inner, MixedRecords)
+
+
+def test_rows_of_a_person_are_no_unit() -> None:
+    """Only records that are whole units are charged as one, whatever the number of their rows."""
+    rows, left = DPVI(rows=1000), Allowance(1.0, 1e-5, 0.0)
+    one, three = (DPVIPlan.of(rows, 5, left._replace(rows=k)) for k in (1, 3))
+    units = DPVIPlan.of(rows, 5, left._replace(rows=3), units=True)
+    assert [type(each.events[0]) for each in (one, three, units)] == [
+        SampledGaussian, SampledGaussian, UnitSteps,
+    ]  # fmt: skip
+    noise = one.event.noise_multiplier
+    assert units.event.noise_multiplier == noise
+    assert three.event.noise_multiplier == pytest.approx(3 * noise)
 
 
 @pytest.mark.parametrize(
