@@ -128,7 +128,7 @@ def summarised(
             reliable = enough and guide.settled and not guide.amortised
             if mixed:
                 given["spread"] = _spread(release, level)
-            if reliable and not _of_features(release):
+            if reliable and (guide.shape or not _of_features(release)):
                 reliable, reason = None, reason + _UNTRIED
         if _of_features(release):
             which = "its first" if _minima(release) else "the one with the smallest variance"
