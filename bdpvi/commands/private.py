@@ -34,14 +34,13 @@ if TYPE_CHECKING:
     from bdpvi.datasets.formats import FileFormat
     from bdpvi.models.kinds import OfClasses, OfNumbers
     from bdpvi.releases.table_file import TableFile
-    from bdpvi.tables.request import Machine, Unit
+    from bdpvi.tables.request import Machine
     from bdpvi.tables.row_scores import RowScores
     from bdpvi.tables.scores import Scores
     from bdpvi.tables.work import Work
 
 CATEGORIES = ("counted", "hashed")
 PURPOSES = ("prediction", "intervals")
-_MIXED = "mixed-"
 GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP"}
 
 
@@ -58,10 +57,9 @@ class RequestOptions:
         typer.Option(
             help="logistic, for a yes/no target; linear, for numbers, with --target-bounds; "
             "poisson or negative-binomial, for counts, with --largest; multinomial or ordinal, for "
-            "several --classes; survival, for the --time until an --event, with --cuts. "
-            "mixed-logistic, mixed-linear or mixed-poisson, for normal effects of the groups in "
-            "the column --unit, or --group. All but the first have intervals. Rows with an "
-            "invalid target are left out."
+            "several --classes; survival, for the --time until an --event, with --cuts; "
+            "mixed-logistic, -linear or -poisson, for normal effects of the groups in --unit or "
+            "--group. All but the first have intervals. Rows with an invalid target are left out."
         ),
     ] = "logistic"
     target_bounds: Annotated[
@@ -134,9 +132,8 @@ class RequestOptions:
         """The regression; None for yes and no."""
         from bdpvi.models.kinds import MIXED, NAMED
 
-        mixed = [f"{_MIXED}{one}" for one in MIXED]
-        name = validate.choice("model", self.model, ("logistic", *NAMED, *mixed))
-        name = name.removeprefix(_MIXED)
+        known = ("logistic", *NAMED, *(options.MIXED + one for one in MIXED))
+        name = validate.choice("model", self.model, known).removeprefix(options.MIXED)
         needed = NAMED[name].option if name in NAMED else ""
         for option in dict.fromkeys(family.option for family in NAMED.values()):
             value = getattr(self, option)
@@ -146,23 +143,6 @@ class RequestOptions:
         if not needed:
             return None
         return NAMED[name].of_option(getattr(self, needed))  # type: ignore[no-any-return]
-
-    def _group(self, unit: Unit | None) -> str:
-        """Return the column of a mixed model's groups: by default that of units."""
-        if not self.model.startswith(_MIXED):
-            if self.group:
-                raise ValueError(
-                    f"group={self.group!r} goes with a mixed model, such as --model "
-                    f"mixed-logistic; got model={self.model!r}"
-                )
-            return ""
-        found = self.group or ("" if unit is None else unit.column)
-        if not found:
-            raise ValueError(
-                f"model={self.model!r}: give the column of groups, --unit COLUMN to hide that a "
-                "group is there at all, or --group COLUMN for groups that are features"
-            )
-        return found
 
     def of(
         self, data: str, columns: ColumnOptions, account: AccountOptions, known: TableFile
@@ -186,7 +166,7 @@ class RequestOptions:
                 self.constants,
                 hashed=self.categories == CATEGORIES[1] if self.categories else None,
                 classes=tuple(self.classes or ()),
-                group=self._group(account.of(known, account.other_people)),
+                group=options.group_of(self.model, self.group, account.of(known)),
                 **{name: getattr(self, name) for name in same},
             )
         return Request(

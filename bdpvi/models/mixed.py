@@ -150,6 +150,11 @@ class MixedRegression(Family):
             raise ValueError(f"groups={self.groups!r:.80}: x has {data.x.shape[1]} columns")
 
 
+def effects_of(model: object) -> set[int]:
+    """Return the column numbers of a mixed model's groups; none of another model."""
+    return {*model.groups} if isinstance(model, MixedRegression) else set()
+
+
 @dataclass(frozen=True)
 class MixedRecords:
     """A mixed model whose records are whole groups: the effect is integrated out.

@@ -14,15 +14,17 @@ from bdpvi._ground import validate
 from bdpvi.datasets.columns import Numeric, distinct_names
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.terms import Plain, Power
+from bdpvi.models.mixed import effects_of
 from bdpvi.releases.content import Published
-from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate
+from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, Estimate
 from bdpvi.releases.references import Compared, compared, contrasts
 from bdpvi.releases.summary import Coefficient, Summary
+from bdpvi.releases.trained import reliability
 
 FEWEST = 20
 """The fewest draws whose quantiles are shown."""
 _BESIDE = {"log_scale", "log_dispersion", "log_gaps", "log_spread"}
-"""Latent variables of the library's models that are not coefficients."""
+"""Latent variables that are not coefficients."""
 _DRAWN = (
     "draws of a private posterior: these intervals do not include the public-scale noise that "
     "moves all draws together, nor the bias of a clip, of record weights or of a strong prior, "
@@ -39,12 +41,6 @@ _MINIMA = (
     "include sampling error. fit_private(..., route=NoisyScores()) gives intervals that account "
     "for both"
 )
-_TRAINED = (
-    "the guide accounts for the records, privacy noise and batch sampling; its intervals assume "
-    "that the model is correct and that the posterior has the guide's shape: a guide of "
-    "independent normals gives intervals that are too narrow for correlated latents, such as an "
-    "intercept and group effects"
-)
 _LEVELS = ". Levels of a category are compared with its base level, {}"
 _INTERCEPT = ", and the intercept is for base levels"
 _HAZARDS = (
@@ -54,26 +50,6 @@ _HAZARDS = (
 _EMPTY = (
     ". The coefficient of a level that no record has is privacy noise alone, and the receipt "
     "says of what size"
-)
-_FAINT = (
-    ". Intervals of coefficients dominated by privacy noise are as wide as their prior, because "
-    "the records could not be seen behind the noise"
-)
-_UNTRAINED = (
-    ". Training has not reached the posterior: gradients of its last half point away from the "
-    "mean. Fit again with more steps"
-)
-_AMORTISED = (
-    ". The guide approximates latents of single records, so estimates may be far off and intervals "
-    "far too narrow. Integrate them out of the likelihood, as bdpvi.models.grouped does"
-)
-_UNTRIED = (
-    ". How often intervals hold the truth was measured for this library's regressions alone: to "
-    "see it for this model, fit tables that were simulated from it"
-)
-_GROUPS = (
-    "intervals account for sampling and for privacy noise. They assume that the model is correct, "
-    "with normal effects of groups; what is little known of an effect is drawn to 0"
 )
 _CENTRES = ". In products and powers numbers are measured from their centres: {}"
 _CLASSES = ". Classes are compared with the first"
@@ -116,20 +92,9 @@ def summarised(
         reason = _MINIMA if _minima(release) else _DRAWN
         reason = reason if len(release.samples) >= FEWEST else _POINTS
         if release.guide is not None:
-            shown = [row for row in rows if row.used]
-            seen = sum(one.measured for one in shown)
-            mixed = getattr(release.model, "kind", "") == "mixed"
-            reason = (_GROUPS if mixed else _TRAINED) + _FAINT * (seen < len(shown))
-            guide = release.guide
-            reason += _UNTRAINED * (not guide.settled) + _AMORTISED * guide.amortised
-            effects = {release.feature_names[at] for at in _effects(release)}
-            fixed = [row.measured for row in shown if row.name not in effects]
-            enough = sum(fixed) >= SHARE * len(fixed)
-            reliable = enough and guide.settled and not guide.amortised
-            if mixed:
-                given["spread"] = _spread(release, level)
-            if reliable and (guide.shape or not _of_features(release)):
-                reliable, reason = None, reason + _UNTRIED
+            reliable, reason = reliability(release, rows, _of_features(release))
+            if spread := release.guide.scale("log_spread", _quantile(level)):
+                given["spread"] = (getattr(release.model, "column", ""), *spread)
         if _of_features(release):
             which = "its first" if _minima(release) else "the one with the smallest variance"
             several = len(_baselines(release)) > 1
@@ -146,17 +111,6 @@ def summarised(
         given["noise"] = tuple(math.exp(min(end, 700.0)) for end in ends)
     reason = (known.reason + given_levels).removeprefix(". ")
     return Summary(**given, reliable=known.reliable, reason=reason)
-
-
-def _spread(release: Published, level: float) -> tuple[str, float, float, float, bool]:
-    """Return the column of groups, the sd of their effects, its ends, and if it is measured."""
-    guide = release.guide
-    assert guide is not None
-    before = [*guide.sites].index("log_spread")
-    at = sum(math.prod(shape) for shape in [*guide.sites.values()][:before])
-    half = math.sqrt(guide.variances[at]) * _quantile(level)
-    middle, low, high = (math.exp(min(guide.mean[at] + one, 700.0)) for one in (0.0, -half, half))
-    return getattr(release.model, "column", ""), middle, low, high, guide.measured[at]
 
 
 def _centres(encoding: Encoding) -> str:
@@ -308,14 +262,7 @@ def _groups(release: Published) -> tuple[tuple[int, ...], ...]:
     same = encoding is not None and encoding.feature_names == release.feature_names
     of_table = encoding.one_hot if encoding is not None and same else ()
     own = tuple(getattr(release.model, "levels", ())) or of_table
-    effects = _effects(release)
-    return tuple(one for one in own if not effects.issuperset(one))
-
-
-def _effects(release: Published) -> set[int]:
-    """Return the column numbers of a mixed model's groups."""
-    mixed = getattr(release.model, "kind", "") == "mixed"
-    return {*getattr(release.model, "groups", ())} if mixed else set()
+    return tuple(one for one in own if not effects_of(release.model).issuperset(one))
 
 
 def _minima(release: Published) -> bool:
