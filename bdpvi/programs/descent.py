@@ -27,7 +27,7 @@ from bdpvi.bayesian.inference.optimisers import fresh, together
 from bdpvi.noise.secure import stir
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.program import Draw, Program, keep_parameters
-from bdpvi.programs.recording import recorded
+from bdpvi.programs.replays import Replays
 from bdpvi.programs.sources import RecordBatch
 from bdpvi.releases import clipping
 from bdpvi.releases.noisy_sum import NoisySum
@@ -205,6 +205,7 @@ class Descent:
 
     Attributes:
         program: the program whose parameters are trained.
+        replays: its recorded steps.
         optim: the optimiser.
         mechanism: coins and noise, for sums that one record moves by at most 1.
         clip: the clipping rule.
@@ -215,13 +216,20 @@ class Descent:
     """
 
     def __init__(
-        self, program: Program, optim: PyroOptim, mechanism: NoisySum, clip: GradientClip
+        self,
+        program: Program,
+        optim: PyroOptim,
+        mechanism: NoisySum,
+        clip: GradientClip,
+        steps: int | None = None,
     ) -> None:
         records = program.arguments.length
         expected = mechanism.rate * records
         most = min(records, math.ceil(expected + 3 * math.sqrt(expected)), _rows_at_once(program))
-        program = replace(program, losses=clip.loss is not None)
-        self.program = recorded(program, max(most, 1))  # of an empty table, which must not show
+        self.program = replace(program, losses=clip.loss is not None)
+        self.replays = Replays(
+            self.program, max(most, 1), steps
+        )  # 0 rows would show an empty table
         self.optim, self.mechanism, self.clip = optim, mechanism, clip
         self.bound, self.ignored, self.loss = clip.bound, 0, math.nan
 
@@ -273,7 +281,7 @@ class Descent:
         Raises:
             FloatingPointError: if a parameter is not finite after the step.
         """
-        program, mechanism = self.program, self.mechanism
+        program, mechanism = self.replays.program(self.program, number), self.mechanism
         with drawing(HOST, mechanism.seed_of(number)):
             draw = program.draw()
             if program.records_draw:

@@ -21,7 +21,9 @@ class DPVI(Settings):
     the noise from ε, the rate from the number of records, the clip from a noisy count of the
     records beyond it. Parameters are averaged over the last half of the steps, and the guide's
     covariance is widened by the variance of that average from noise and batches. All of it is
-    private, so draws cost nothing. Latents should have about unit size, by public scales.
+    private, so draws cost nothing. A guide that is not Gaussian, such as a flow or a mode, is
+    released by draws, moved and scaled likewise. Latents should have about unit size, by public
+    scales.
 
     Args:
         rows: N as declared by the owner, within a factor of 3. By default N is estimated privately,
@@ -32,9 +34,7 @@ class DPVI(Settings):
         clip: C, fixed; None adapts it to the noisy count.
         lr: Adam's initial learning rate; it decays to a tenth.
         loss: ``Trace_ELBO()``; ``TraceEnum_ELBO()`` sums out enumerated latents.
-            ``JitTrace_ELBO()`` and ``JitTraceEnum_ELBO()`` record a step and replay it, as in
-            :class:`bdpvi.PrivateSVI`. By default ``Trace_ELBO()``, recorded for this library's
-            regressions.
+            Steps are recorded and replayed where that pays, as in :class:`bdpvi.PrivateSVI`.
         plate: name of the plate over the records, if there are several candidates.
         checkpoint: new secret folder for the state of training: after an interruption the same
             call resumes from it, and nothing is charged twice. The ledger must be in a file.

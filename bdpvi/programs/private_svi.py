@@ -47,20 +47,20 @@ class PrivateSVI:
     every step, and so any number of draws from the guide.
 
     Args:
-        model, guide: as for ``pyro.infer.SVI``. Global latents need a Gaussian guide, local latents
-            a guide that computes their parameters from the record's own row. Plates over records
-            may subsample: their sizes are ignored. What they hold beside their arguments counts as
-            public, starting values included. A start must be the same on two made-up tables; and
-            closures, defaults, globals, attributes and containers are searched for the records, by
-            memory and by value. The search is for mistakes: it does not see globals of installed
-            packages, or numbers computed from the records, such as means.
+        model, guide: as for ``pyro.infer.SVI``. Draws of global latents follow from parameters;
+            local ones need a guide that computes theirs from the record's own row. Plates over
+            records may subsample: their sizes are ignored. What they hold beside their arguments
+            counts as public, starting values included. A start must be the same on two made-up
+            tables; and closures, defaults, globals, attributes and containers are searched for the
+            records, by memory and by value. The search is for mistakes: it does not see globals of
+            installed packages, or numbers computed from the records, such as means.
         optim: an optimiser of ``pyro.optim``.
-        loss: ``Trace_ELBO``; ``TraceMeanField_ELBO``, here with all terms sampled; or
-            ``TraceEnum_ELBO``, which sums enumerated latents of the model out. Pyro's
-            ``JitTrace_ELBO``, ``JitTraceEnum_ELBO`` and ``JitTraceMeanField_ELBO`` record the
-            tensor operations of a step in the first call, on made-up records, and replay them:
-            twice as fast or more. What is no tensor argument, no parameter and no draw, such as a
-            buffer, an attribute or a counter, then keeps the value that it had in the first call.
+        loss: ``Trace_ELBO``; ``TraceMeanField_ELBO``; or
+            ``TraceEnum_ELBO``, which sums enumerated latents of the model out. After the first 80
+            steps the tensor operations of a step are recorded, on made-up records, and replayed,
+            three times as fast, as long as the replay is what model and guide do. With Pyro's
+            ``JitTrace_ELBO``, ``JitTraceEnum_ELBO`` and ``JitTraceMeanField_ELBO`` from the first
+            step on, and a program for which that is not so is refused.
         clip: C, bound on the norm of each record's gradient in the unconstrained global latents and
             the parameters that its own sites use. Public, as all arguments are.
         noise_multiplier: z; the sum of the gradients gets noise of standard deviation zC.
@@ -73,8 +73,8 @@ class PrivateSVI:
             whoever knows the seed can subtract the noise.
         noisy_loss: None, or a pair (B, z) for a loss that may be shown: :meth:`step` then returns
             an estimate from the records' losses, each cut off at ±B, whose sum gets noise of
-            standard deviation zB. A step is charged for both sums (:func:`.joint_multiplier`): with
-            a z of four times ``noise_multiplier`` as one whose noise is 3 % smaller.
+            standard deviation zB. A step is charged for both sums: with a z of four times
+            ``noise_multiplier`` as one whose noise is 3 % smaller.
 
     Raises:
         ValueError: naming the argument that is out of range.
@@ -114,7 +114,7 @@ class PrivateSVI:
         seed: int | None = None,
         noisy_loss: tuple[float, float] | None = None,
     ) -> None:
-        check_steps(guide)
+        check_steps(guide, seals=True)
         if not isinstance(optim, PyroOptim):
             raise ValueError(
                 f"optim={type(optim).__name__} is none of pyro.optim; use pyro.optim.Adam(...)"
@@ -139,7 +139,7 @@ class PrivateSVI:
     def step(self, *args: Any, **kwargs: Any) -> float:
         """Charge a step, then take it, and return what may be shown of the loss.
 
-        By default this is :class:`.Undisclosed`, which scripts may print and add: the loss follows
+        By default this is a NaN, which prints as ``undisclosed`` and may be added: the loss follows
         from records without noise, and the owner may look at :meth:`evaluate_loss`. With
         ``noisy_loss=`` it is an estimate of the negative ELBO of all records at the step's draw,
         private as the parameters are.
