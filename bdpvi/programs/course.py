@@ -13,7 +13,6 @@ from bdpvi.bayesian.inference.optimisers import adam_factors, decay
 from bdpvi.programs.descent import Descent
 from bdpvi.programs.moments import moments, prior_deviations, prior_given
 
-_WINDOWS = 10
 _EARLY = 20
 """Curvatures are those of all but the first 1/20 of the steps, which are far from the optimum."""
 _SIGNAL, _FROM_START = 3.7, 2.8
@@ -27,12 +26,9 @@ its information is then less than a quarter of the prior's."""
 _AWAY = 3.0
 """Distance from the optimum, in posterior standard deviations, from which a mean is not settled:
 root mean square over coordinates; :func:`furthest` has that of the worst."""
-_MARGIN = 2.0
-"""Factor on the windows' variance: with nine degrees of freedom it is rarely below half the truth.
-"""
 
 
-_STATE = ("taken", "variance", "sums", "start", "moments", "pull")
+_STATE = ("taken", "variance", "sums", "start", "moments", "pull", "square")
 """What later steps depend on, beside the descent."""
 
 
@@ -63,7 +59,7 @@ class Course:
         descent: takes the steps.
         steps, taken: total number of steps, and number taken so far.
         variance: mean noise variance of the averaged steps.
-        sums: sums of the parameters in consecutive windows of the averaged steps, (W, ...) each.
+        sums: sums of the parameters over the averaged steps.
         identified: linear combinations of latents that records identify, one for each latent,
             (d, d); by default each latent alone. Latents may drift in other directions, which would
             hide their slopes.
@@ -72,6 +68,7 @@ class Course:
             by the inverse noise variance, with the identified combinations u, less those of the
             start, and noisy gradients g, (2, 5, d).
         pull: mean of g over the averaged steps, (d,).
+        square: mean of g² over all steps, (d,).
     """
 
     def __init__(self, descent: Descent, steps: int, identified: Tensor | None = None) -> None:
@@ -79,12 +76,10 @@ class Course:
         self.identified = identified
         self.first = steps // 2
         self.averaged = steps - self.first
-        self.windows = min(_WINDOWS, self.averaged)
-        values = descent.program.parameters.items()
-        self.sums = {n: torch.zeros(self.windows, *v.shape).to(v) for n, v in values}
+        self.sums = {n: torch.zeros_like(v) for n, v in descent.program.parameters.items()}
         self.start = torch.zeros(descent.program.dim, dtype=torch.float64)
         self.moments = torch.zeros(2, 5, descent.program.dim, dtype=torch.float64)
-        self.pull = torch.zeros(descent.program.dim, dtype=torch.float64)
+        self.pull, self.square = torch.zeros(2, descent.program.dim, dtype=torch.float64)
 
     def run(self, steps: Any, kept: KeptState = UNKEPT) -> None:
         """Take these steps, starting from the last saved state.
@@ -110,18 +105,15 @@ class Course:
             self.start = u
         u, later = u - self.start, int(number >= self.steps // _EARLY)
         self.moments[later] += torch.stack([torch.ones_like(u), u, g, u * u, u * g]) / noise
+        self.square += g * g / self.steps
         decay(descent.optim)
         self.taken = number + 1
         if number < self.first:
             return
         self.variance += noise / self.averaged
         self.pull += g / self.averaged
-        window = self._window(number)
         for name, value in descent.program.parameters.items():
-            self.sums[name][window] += value.detach()
-
-    def _window(self, number: int) -> int:
-        return (number - self.first) * self.windows // self.averaged
+            self.sums[name] += value.detach()
 
     def posterior(self) -> TrainedGuide:
         """Set the parameters to their average, and return the posterior of the latents.
@@ -129,8 +121,7 @@ class Course:
         A guide learns its variance slowly under noise, so the variance is raised to the inverse of
         the measured curvature where that is larger: of that near the optimum, unless noise hides it
         there (:func:`curvatures`). The variance that batches and noise leave in the average is
-        added, but at most twice the variance that the windows' averages show: where the records say
-        little, the steps are too short to reach :func:`left_in_average`.
+        added: of it :func:`reached`, as where the records say little the steps are too few for more.
 
         A latent that is not measured may have been moved by noise alone, and a guide narrows around
         wherever that led. It gets its prior's variance, given the others, and its mean is shrunk to
@@ -141,14 +132,10 @@ class Course:
         it is; the prior's gradient, small where coordinates are measured, is left out. All measured
         coordinates together decide, and the worst by itself (:func:`furthest`).
         """
-        counts = torch.zeros(self.windows)
-        for number in range(self.first, self.steps):
-            counts[self._window(number)] += 1
-        program, centres = self.descent.program, []
-        for window in range(self.windows):
-            self._set({n: v[window] / counts[window].to(v) for n, v in self.sums.items()})
-            centres.append(moments(program)[0])
-        self._set({name: value.sum(0) / self.averaged for name, value in self.sums.items()})
+        program = self.descent.program
+        with torch.no_grad():
+            for name, value in program.parameters.items():
+                value.copy_(self.sums[name] / self.averaged)
         mean, covariance = moments(program)
         slope, error, measured = curvatures(self.moments)
         least = torch.where(measured, 1 / (slope - _DRIFT * error), 0.0)
@@ -157,10 +144,8 @@ class Course:
         left = left_in_average(covariance, rate, noise, self.averaged)
         away = _diagonal(covariance) * self.pull
         spread = _diagonal(covariance + left).sqrt()
-        if self.windows > 1 and len(mean):
-            seen = _MARGIN * torch.stack(centres).var(0) / self.windows
-            shrunk = (seen / _diagonal(left).clamp(min=1e-300)).clamp(max=1.0)
-            left = _scaled(left, shrunk)
+        walk, part = self._walk(1 / _diagonal(covariance))
+        left = _scaled(left, part)
         if self.identified is not None:
             measured = parts_of(measured, self.identified)
         measured &= _diagonal(covariance).sqrt() < _PRIOR * prior_deviations(program)
@@ -170,22 +155,23 @@ class Course:
         settled = not bool(away.square().mean() > _AWAY**2 or (worst > furthest(len(worst))).any())
         if not bool(measured.all()):
             centre, variance = prior_given(program, measured)
-            share = variance / (variance + self._walk() ** 2)
+            share = variance / (variance + walk**2)
             others = centre + share * (mean - centre)
             mean, covariance = replace_others(mean, covariance, measured, others, variance)
         return TrainedGuide(mean, covariance, measured, settled)
 
-    def _walk(self) -> float:
-        """Return :func:`walk` of the optimiser's steps; infinite if it is not plain Adam."""
+    def _walk(self, curvature: Tensor) -> tuple[float, Tensor]:
+        """Return :func:`walk` of noise alone, and what these curvatures have :func:`reached`.
+
+        If the optimiser is not plain Adam, nothing is known: infinite, and all of it.
+        """
         factors = adam_factors(self.descent.optim, self.steps)
         if factors is None:
-            return math.inf
-        return walk(factors[:, 0], factors[:, 1], self.first)
-
-    def _set(self, values: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, value in self.descent.program.parameters.items():
-                value.copy_(values[name])
+            return math.inf, torch.ones_like(curvature)
+        rates, fresh = factors[:, 0], factors[:, 1]
+        alone = walk(rates, fresh, self.first, torch.zeros(1))
+        pull = curvature / self.square.sqrt().clamp(min=1e-300)
+        return float(alone), reached(rates, fresh, self.first, pull)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything on which later steps depend."""
@@ -288,28 +274,48 @@ def furthest(coordinates: int) -> float:
     return -float(torch.special.ndtri(one / max(coordinates, 1)))
 
 
-def walk(rates: Tensor, fresh: Tensor, first: int) -> float:
-    """Return the standard deviation of a location that noise alone moves, averaged over last steps.
+def walk(rates: Tensor, fresh: Tensor, first: int, pull: Tensor) -> Tensor:
+    """Return the standard deviation that noise gives to an average of a location's last steps.
 
-    Adam divides its mean of gradients by their size, so noise moves a location by the same random
-    walk whatever its size. At step t the mean has the share 1 − β of the gradient g_t and β of the
-    mean before, and a step counts for the share of the averaged locations that follow it.
+    Adam divides its mean of gradients by their root mean square, so a location x moves by unit
+    noise, whatever its size, and by pull · x towards its optimum, 0; without a pull it is a random
+    walk. At step t the mean has the share 1 − β of the gradient g_t and β of the mean before.
 
     Args:
         rates: step sizes for that mean, which corrects its start, (T,).
         fresh: 1 − β, (T,).
         first: number of steps before the averaged ones.
+        pull: curvature over the root mean square of gradients, of any shape.
 
-    >>> rates = torch.tensor([0.3, 0.4, 0.0], dtype=torch.float64)
-    >>> round(walk(rates, torch.ones(3), 2), 12)  # one location, after two steps
-    0.5
+    >>> rates, one = torch.tensor([0.3, 0.4, 0.0], dtype=torch.float64), torch.ones(3).double()
+    >>> walk(rates, one, 2, one[:1] * 0)  # one location, after two steps: √(0.3² + 0.4²)
+    tensor([0.5000], dtype=torch.float64)
+    >>> walk(rates, one, 2, one[:1])  # √(0.3² · (1 − 0.4)² + 0.4²)
+    tensor([0.4386], dtype=torch.float64)
     """
-    steps, carried, total = len(rates), 0.0, 0.0
-    after = torch.arange(steps, 0, -1).double().clamp(max=steps - first) / (steps - first)
-    for moved, share in zip((rates * after).flip(0).tolist(), fresh.flip(0).tolist(), strict=True):
-        carried = moved + (1 - share) * carried
-        total += (share * carried) ** 2
-    return math.sqrt(total)
+    steps = len(rates)
+    after = carried = total = torch.zeros_like(pull)
+    for step, (rate, share) in reversed([*enumerate(zip(rates, fresh, strict=True))]):
+        after = after + (step >= first) / (steps - first)
+        carried = rate * after + (1 - share) * carried
+        total = total + (share * carried) ** 2
+        after = after - share * carried * pull
+    return total.sqrt()
+
+
+def reached(rates: Tensor, fresh: Tensor, first: int, pull: Tensor) -> Tensor:
+    """Return the variance of :func:`walk` in units of that after very many steps, at most 1.
+
+    That is 1/(pull² T) for T averaged steps, by Polyak and Juditsky as in :class:`Course`. A pull
+    that is through in one step is there.
+
+    >>> rates, fresh = torch.full((400,), 0.01).double(), torch.full((400,), 0.1).double()
+    >>> reached(rates, fresh, 200, torch.tensor([0.0, 0.1, 1.0, 10.0]).double())
+    tensor([0.0000, 0.0382, 0.5933, 0.9976], dtype=torch.float64)
+    """
+    pull = pull.clamp(max=1 / float(rates[first:].max()))
+    found = walk(rates, fresh, first, pull).square() * pull.square() * (len(rates) - first)
+    return found.clamp(max=1.0)
 
 
 def replace_others(
