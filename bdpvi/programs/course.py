@@ -118,10 +118,10 @@ class Course:
     def posterior(self) -> TrainedGuide:
         """Set the parameters to their average, and return the posterior of the latents.
 
-        A guide learns its variance slowly under noise, so the variance is raised to the inverse of
-        the measured curvature where that is larger: of that near the optimum, unless noise hides it
-        there (:func:`curvatures`). The variance that batches and noise leave in the average is
-        added: of it :func:`reached`, as where the records say little the steps are too few for more.
+        A guide learns its variance slowly under noise, so the variance becomes the inverse of the
+        measured curvature, less its error: of that near the optimum, unless noise hides it there
+        (:func:`curvatures`). The variance that batches and noise leave in the average is added, as
+        far as the steps have :func:`reached` it: where the records say little, they are few.
 
         A latent that is not measured may have been moved by noise alone, and a guide narrows around
         wherever that led. It gets its prior's variance, given the others, and its mean is shrunk to
@@ -138,8 +138,10 @@ class Course:
                 value.copy_(self.sums[name] / self.averaged)
         mean, covariance = moments(program)
         slope, error, measured = curvatures(self.moments)
-        least = torch.where(measured, 1 / (slope - _DRIFT * error), 0.0)
-        covariance = _scaled(covariance, (least / _diagonal(covariance)).clamp(min=1.0))
+        own = _diagonal(covariance)
+        covariance = _scaled(
+            covariance, torch.where(measured, 1 / (slope - _DRIFT * error) / own, 1.0)
+        )
         rate, noise = self.descent.mechanism.rate, self.variance
         left = left_in_average(covariance, rate, noise, self.averaged)
         away = _diagonal(covariance) * self.pull
