@@ -123,7 +123,7 @@ def measured(of: Callable[[Latents], Tensor], release: bdpvi.Release) -> Tensor:
     for name, shape in guide.sites.items():
         size = torch.Size(shape).numel()
         flags = torch.tensor(guide.measured[start : start + size])
-        follows, start = moved[name].flatten(1).abs() > 1e-9, start + size
+        follows, start = moved[name].reshape(len(moved[name]), -1).abs() > 1e-9, start + size
         if follows.shape[1] != size:  # such as shares, which one number less describes
             follows, flags = follows.any(1, keepdim=True), flags.all().unsqueeze(0)
         seen = seen & (~follows | flags).all(1)

@@ -10,16 +10,16 @@ from torch import Tensor
 
 from bdpvi._ground.checkpoint import UNKEPT, KeptState
 from bdpvi.bayesian.inference.optimisers import adam_factors, decay
+from bdpvi.programs.curvatures import correlations, curvatures
 from bdpvi.programs.descent import Descent
 from bdpvi.programs.moments import moments, prior_deviations, prior_given
 
 _EARLY = 20
 """Curvatures are those of all but the first 1/20 of the steps, which are far from the optimum."""
-_SIGNAL, _FROM_START = 3.7, 2.8
-"""Standard errors from 0 at which a slope counts as measured, and a slope of a line through the
-start: about half a percent of random walks get to each."""
 _DRIFT = 1.5
 """Standard errors by which the slope of a random walk is too large on average."""
+_JOINT = 100
+"""Most latents of which pairs are looked at."""
 _PRIOR = 0.9
 """Standard deviation, in those of the prior, from which a coordinate does not count as measured:
 its information is then less than a quarter of the prior's."""
@@ -28,7 +28,7 @@ _AWAY = 3.0
 root mean square over coordinates; :func:`furthest` has that of the worst."""
 
 
-_STATE = ("taken", "variance", "sums", "start", "moments", "pull", "square")
+_STATE = ("taken", "variance", "sums", "start", "moments", "products", "pull", "square")
 """What later steps depend on, beside the descent."""
 
 
@@ -67,6 +67,8 @@ class Course:
         moments: sums of 1, u, g, u² and ug over the early and over the later steps, each weighted
             by the inverse noise variance, with the identified combinations u, less those of the
             start, and noisy gradients g, (2, 5, d).
+        products: sums of uuᵀ and of ugᵀ over the later steps, weighted likewise, (2, d, d); empty
+            where latents are many or combined.
         pull: mean of g over the averaged steps, (d,).
         square: mean of g² over all steps, (d,).
     """
@@ -79,6 +81,8 @@ class Course:
         self.sums = {n: torch.zeros_like(v) for n, v in descent.program.parameters.items()}
         self.start = torch.zeros(descent.program.dim, dtype=torch.float64)
         self.moments = torch.zeros(2, 5, descent.program.dim, dtype=torch.float64)
+        pairs = descent.program.dim * (identified is None and descent.program.dim <= _JOINT)
+        self.products = torch.zeros(2, pairs, pairs, dtype=torch.float64)
         self.pull, self.square = torch.zeros(2, descent.program.dim, dtype=torch.float64)
 
     def run(self, steps: Any, kept: KeptState = UNKEPT) -> None:
@@ -105,6 +109,8 @@ class Course:
             self.start = u
         u, later = u - self.start, int(number >= self.steps // _EARLY)
         self.moments[later] += torch.stack([torch.ones_like(u), u, g, u * u, u * g]) / noise
+        if later and self.products.numel():
+            self.products += torch.stack([torch.outer(u, u), torch.outer(u, g)]) / noise
         self.square += g * g / self.steps
         decay(descent.optim)
         self.taken = number + 1
@@ -121,7 +127,8 @@ class Course:
         A guide learns its variance slowly under noise, so the variance becomes the inverse of the
         measured curvature, less its error: of that near the optimum, unless noise hides it there
         (:func:`curvatures`). The variance that batches and noise leave in the average is added, as
-        far as the steps have :func:`reached` it: where the records say little, they are few.
+        far as the steps have :func:`reached` it: where the records say little, they are few. If the
+        guide's latents are independent, curvatures between them widen it (:func:`correlations`).
 
         A latent that is not measured may have been moved by noise alone, and a guide narrows around
         wherever that led. It gets its prior's variance, given the others, and its mean is shrunk to
@@ -143,16 +150,21 @@ class Course:
             covariance, torch.where(measured, 1 / (slope - _DRIFT * error) / own, 1.0)
         )
         rate, noise = self.descent.mechanism.rate, self.variance
-        left = left_in_average(covariance, rate, noise, self.averaged)
         away = _diagonal(covariance) * self.pull
+        left = left_in_average(covariance, rate, noise, self.averaged)
         spread = _diagonal(covariance + left).sqrt()
-        walk, part = self._walk(1 / _diagonal(covariance))
-        left = _scaled(left, part)
+        if covariance.ndim == 1 and self.products.numel():
+            joint = correlations(self.moments[1], self.products, slope, measured)
+            if bool((joint != joint.diag().diag()).any()):
+                size = covariance.sqrt()
+                covariance = torch.linalg.inv(joint) * torch.outer(size, size)
+                left = left_in_average(covariance, rate, noise, self.averaged)
+        walk, left = self._reached(covariance, left)
+        covariance = covariance + left
         if self.identified is not None:
             measured = parts_of(measured, self.identified)
         measured &= _diagonal(covariance).sqrt() < _PRIOR * prior_deviations(program)
         worst = (away / spread)[measured].abs()  # whose noise has a variance of at most 1
-        covariance = covariance + left
         away = away[measured] / _diagonal(covariance)[measured].sqrt()
         settled = not bool(away.square().mean() > _AWAY**2 or (worst > furthest(len(worst))).any())
         if not bool(measured.all()):
@@ -162,18 +174,24 @@ class Course:
             mean, covariance = replace_others(mean, covariance, measured, others, variance)
         return TrainedGuide(mean, covariance, measured, settled)
 
-    def _walk(self, curvature: Tensor) -> tuple[float, Tensor]:
-        """Return :func:`walk` of noise alone, and what these curvatures have :func:`reached`.
+    def _reached(self, covariance: Tensor, left: Tensor) -> tuple[float, Tensor]:
+        """Return :func:`walk` of noise alone, and what the steps have :func:`reached` of the noise.
 
-        If the optimiser is not plain Adam, nothing is known: infinite, and all of it.
+        With joint curvatures F = S⁻¹ and gradients' mean squares v, Adam moves v^¼x by v^-¼Fv^-¼,
+        in whose directions noise is reached. If it is not plain Adam, nothing is known of it.
         """
         factors = adam_factors(self.descent.optim, self.steps)
         if factors is None:
-            return math.inf, torch.ones_like(curvature)
+            return math.inf, left
         rates, fresh = factors[:, 0], factors[:, 1]
-        alone = walk(rates, fresh, self.first, torch.zeros(1))
-        pull = curvature / self.square.sqrt().clamp(min=1e-300)
-        return float(alone), reached(rates, fresh, self.first, pull)
+        alone = float(walk(rates, fresh, self.first, torch.zeros(1)))
+        size = self.square.clamp(min=1e-300) ** 0.25
+        if covariance.ndim == 1:
+            return alone, left * reached(rates, fresh, self.first, 1 / (covariance * size**2))
+        values, vectors = torch.linalg.eigh(covariance * torch.outer(size, size))
+        part = reached(rates, fresh, self.first, 1 / values.clamp(min=1e-300))
+        turned = (vectors * part.sqrt()) @ vectors.T * size / size.unsqueeze(1)
+        return alone, turned @ left @ turned.T
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything on which later steps depend."""
@@ -186,52 +204,6 @@ class Course:
         self.descent.ignored = state["ignored"]
         for name in _STATE:
             setattr(self, name, state[name])
-
-
-def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each coordinate's curvature by weighted least squares, and its standard error, (d,).
-
-    Latents u vary with the guide's draws and the noise of earlier steps, and gradients of all
-    records follow them: g = F (u − w) + noise, with known variances. If F = 0, u is a random walk,
-    and the estimate over its standard error has the distribution of Dickey and Fuller,
-    "Distribution of the Estimators for Autoregressive Time Series With a Unit Root", 1979.
-
-    Args:
-        moments: as in :class:`Course`.
-
-    >>> u, g = torch.tensor([[0.0, 1.0, 2.0]]).double(), torch.tensor([[-1.0, 2.0, 5.0]]).double()
-    >>> sums = torch.stack([torch.ones_like(u), u, g, u * u, u * g]).sum(2) / 2  # variance 2
-    >>> slopes(sums)  # 3, and √(2/2)
-    (tensor([3.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
-    """
-    weight, u, g, uu, ug = moments
-    spread = (uu - u * u / weight).clamp(min=1e-300)
-    return (ug - u * g / weight) / spread, spread.rsqrt()
-
-
-def curvatures(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each coordinate's curvature, its standard error, and whether it is measured, (d,).
-
-    All steps decide whether it is. An optimum that is far from the start shows by the way there,
-    one that is near by a line through the start, which random walks follow less. The curvature is
-    that near the optimum unless noise hides it.
-
-    Args:
-        moments: as in :class:`Course`.
-
-    >>> late = torch.tensor([[4.0], [0.0], [0.0], [4.0], [40.0]]).double()
-    >>> curvatures(torch.stack([late / 2, late]))  # the error is that of the later steps, √(1/4)
-    (tensor([10.], dtype=torch.float64), tensor([0.5000], dtype=torch.float64), tensor([True]))
-    """
-    every = moments.sum(0)
-    through_start = torch.stack([every[0], *torch.zeros_like(every[1:3]), *every[3:]])
-    slope, error = slopes(through_start)  # without the sums of u and g no intercept is left
-    far, near = slopes(every), slopes(moments[1])
-    measured = (slope > _FROM_START * error) | (far[0] > _SIGNAL * far[1])
-    for other, its in (far, near):
-        seen = other > _SIGNAL * its
-        slope, error = torch.where(seen, other, slope), torch.where(seen, its, error)
-    return slope, error, measured
 
 
 def parts_of(measured: Tensor, combinations: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from bdpvi import DPVI
 from bdpvi.bayesian.inference.optimisers import adam_factors
 from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.course import Course, reached, walk
+from bdpvi.programs.course import Course, left_in_average, reached, walk
 from bdpvi.programs.moments import FLAT, prior_given
 from bdpvi.programs.reading import read
 
@@ -130,6 +130,30 @@ def test_a_walk_is_as_wide_as_adam_makes_it(pull: float) -> None:
         assert float(reached(rates, fresh, first, of_it)) == pytest.approx(min(share, 1), rel=0.04)
 
 
+def test_noise_in_joint_directions_is_what_adam_leaves_there() -> None:
+    """Two latents of which the sum is well known and the difference hardly."""
+    steps, rate, many = 400, 0.05, 20_000
+    curvature = torch.tensor([[0.5, 0.48], [0.48, 0.5]])
+    place = torch.zeros(many, 2, requires_grad=True)
+    optim = torch.optim.Adam([place], lr=rate)
+    generator, total = torch.Generator().manual_seed(0), torch.zeros(many, 2)
+    course: Any = Course.__new__(Course)
+    course.steps, course.first, course.square = steps, 200, torch.zeros(2).double()
+    for number in range(steps):
+        noise = torch.randn(many, 2, generator=generator)
+        place.grad = place.detach() @ curvature + noise
+        course.square += place.grad.square().mean(0).double() / steps
+        optim.step()
+        if number >= course.first:
+            total += place.detach() / 200
+    course.descent = type("D", (), {"optim": PyroOptim(torch.optim.Adam, {"lr": rate})})()
+    covariance = torch.linalg.inv(curvature.double())
+    left = left_in_average(covariance, 1.0, 1.0, 200)
+    found = course._reached(covariance, left)[1]
+    torch.testing.assert_close(found, torch.cov(total.double().T), rtol=0.05, atol=0.0)
+    assert float(found[0, 0]) < 0.5 * float(left[0, 0])
+
+
 def test_a_mean_is_shrunk_by_the_walk_and_one_of_a_narrow_prior_more() -> None:
     def program(scale: float) -> Any:
         def model(x: Tensor, y: Tensor | None = None) -> None:
@@ -149,7 +173,8 @@ def test_a_mean_is_shrunk_by_the_walk_and_one_of_a_narrow_prior_more() -> None:
         course.steps, course.first, course.averaged = 4, 2, 2
         course.identified, course.variance = None, 1.0
         course.descent.mechanism = type("Mechanism", (), {"rate": 1.0})()
-        course._walk = lambda curvature: (0.5, 0 * curvature)
+        course._reached = lambda covariance, left: (0.5, 0 * left)
+        course.products = torch.zeros(2, 0, 0)
         course.sums = {
             n: torch.full_like(v, 1.8) if "loc" in n else 2 * v.detach()
             for n, v in found.parameters.items()

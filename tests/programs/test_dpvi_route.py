@@ -30,7 +30,8 @@ import bdpvi
 from bdpvi import DPVI, Dataset, Ledger, PrivacyUtilityWarning
 from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.course import Course, curvatures, left_in_average, slopes
+from bdpvi.programs.course import Course, left_in_average
+from bdpvi.programs.curvatures import correlations, curvatures, slopes
 from bdpvi.programs.descent import Descent, GradientClip
 from bdpvi.programs.moments import prior_deviations
 from bdpvi.programs.program import Program
@@ -339,6 +340,41 @@ def test_the_curvature_is_that_near_the_optimum_unless_noise_hides_it() -> None:
     (fit,), *_ = np.linalg.lstsq(u[:, 2:], g[:, 2], rcond=None)
     assert float(slope[2]) == pytest.approx(fit, rel=1e-9)
     assert float(error[2]) == pytest.approx(1 / np.linalg.norm(u[:, 2]), rel=1e-9)
+
+
+def test_curvatures_of_pairs_are_least_squares_shrunk_by_their_errors() -> None:
+    """Against numpy's least squares for each gradient, and loops over pairs."""
+    random, steps, size = np.random.default_rng(0), 300, 4
+    noise = 1 + random.random(steps)
+    u = random.normal(size=(steps, size)) * [1.0, 0.5, 2.0, 1.0]
+    curvature = np.diag([4.0, 9.0, 1.0, 4.0]) + 0.8 * (1 - np.eye(size))
+    g = u @ curvature - 3.0 + 8 * noise[:, None] * random.normal(size=(steps, size))
+    rows = np.column_stack([u, np.ones(steps)]) / noise[:, None]
+    found = np.linalg.lstsq(rows, g / noise[:, None], rcond=None)[0]
+    error = np.linalg.inv(rows.T @ rows).diagonal()[:size]
+    pairs = {}
+    for i in range(3):
+        for j in range(i):
+            shares = np.array([1 / error[i], 1 / error[j]])
+            unit = math.sqrt(curvature[i, i] * curvature[j, j])
+            mean = np.average([found[i, j], found[j, i]], weights=shares) / unit
+            pairs[i, j] = mean, 1 / shares.sum() / unit**2
+    beyond = np.mean([mean**2 - variance for mean, variance in pairs.values()])
+    expected = np.eye(size)
+    for (i, j), (mean, variance) in pairs.items():
+        expected[i, j] = expected[j, i] = mean * beyond / (beyond + variance)
+    each, weigh = torch.from_numpy(np.stack([u, g])), torch.from_numpy(1 / noise**2)
+    u, g = each
+    later = (torch.stack([torch.ones_like(u), u, g], 1) * weigh.view(-1, 1, 1)).sum(0)
+    products = torch.stack([u.T @ (weigh[:, None] * u), u.T @ (weigh[:, None] * g)])
+    slope = torch.from_numpy(curvature).diagonal()
+    measured = torch.tensor([True, True, True, False])
+    result = correlations(later, products, slope, measured)
+    assert 0.05 < beyond < 1.0
+    np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-12)
+    products[1] = u.T @ (weigh[:, None] * (u * slope))  # now no pair is beyond its error
+    later[2] = (weigh[:, None] * u * slope).sum(0)
+    assert torch.equal(correlations(later, products, slope, measured), torch.eye(4).double())
 
 
 def four_steps(
