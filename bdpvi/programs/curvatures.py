@@ -8,8 +8,9 @@ from torch import Tensor
 _SIGNAL, _FROM_START = 3.7, 2.8
 """Standard errors from 0 at which a slope counts as measured, and a slope of a line through the
 start: about half a percent of random walks get to each."""
-_LEAST = 0.05
-"""Least eigenvalue of correlations: pairs widen no variance more than twentyfold."""
+_LEAST = 0.15
+"""Least eigenvalue of correlations: pairs widen no variance more than sevenfold. Errors of many
+pairs together would else make directions of nothing."""
 
 
 def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,4 +103,5 @@ def correlations(later: Tensor, products: Tensor, slope: Tensor, measured: Tenso
     values, vectors = torch.linalg.eigh(
         alone + torch.where(both, pairs * beyond / (beyond + error), 0.0)
     )
-    return (vectors * values.clamp(min=_LEAST)) @ vectors.T
+    result: Tensor = (vectors * values.clamp(min=_LEAST)) @ vectors.T
+    return result
