@@ -160,16 +160,18 @@ def row(name: str, tables: int, records: int, epsilon: float, steps: int) -> str
         reliable.append(float(release.summary().reliable is not False))
     hit, of_these, off = torch.stack(hits).double(), torch.stack(known), torch.stack(z)
     each = torch.stack([one[of_it].mean() for one, of_it in zip(hit, of_these, strict=True)])
-    cells = [f"{_mean(hit)} ± {hit.mean(1).std() / tables**0.5:.3f}", f"{hit.mean(0).min():.2f}"]
+    cells = [_mean(hit, hit.mean(1)), f"{hit.mean(0).min():.2f}"]
     cells += [f"{off.square().mean().sqrt():.2f}", f"{100 * of_these.double().mean():.0f} %"]
-    cells += [f"{_mean(hit[of_these])} ± {each[~each.isnan()].std() / tables**0.5:.3f}"]
-    cells += [f"{off[of_these].square().mean().sqrt():.2f}"]
+    cells += [_mean(hit[of_these], each[~each.isnan()])]
+    cells += [f"{off[of_these].square().mean().sqrt():.2f}" if len(off[of_these]) else "–"]
     cells += [f"{100 * sum(reliable) / tables:.0f} %", str(tables)]
     return " | ".join([f"| {name} | {records} | {epsilon:g} | {len(truth)}", *cells]) + " |"
 
 
-def _mean(hits: Tensor) -> str:
-    return f"{hits.mean():.3f}" if len(hits) else "–"
+def _mean(hits: Tensor, tables: Tensor) -> str:
+    """Return the mean, with its standard error from those of several tables."""
+    error = f" ± {tables.std() / len(tables) ** 0.5:.3f}" if len(tables) > 1 else ""
+    return f"{hits.mean():.3f}{error}" if len(tables) else "–"
 
 
 def main() -> None:
