@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from bdpvi.datasets import exact
 from bdpvi.datasets.cells import Columns, read_cell
@@ -234,7 +234,7 @@ class _Range:
         """Return the range, given the exact score and counts in the first grid."""
         whole = score + int(secure.count_noise((1,), FRACTIONS * deviation, noise)) >= 0
         counts = _noisy(rough, deviation, noise)
-        counts = np.where(counts >= deviation * norm.isf(_EMPTY / len(counts)), counts, 0)
+        counts = np.where(counts >= -deviation * ndtri(_EMPTY / len(counts)), counts, 0)
         number = float(counts.sum())
         if not number:
             return cls(whole, 0.0, 0.0, 0.0, deviation, noise)

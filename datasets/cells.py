@@ -98,7 +98,7 @@ class Cells:
         found = np.bincount(self.codes[~self.blank], minlength=len(self.names)).tolist()
         return {name: count for name, count in zip(self.names, found, strict=True) if count}
 
-    def select(self, rows: NDArray[Any]) -> Cells:
+    def select(self, rows: NDArray[Any] | slice) -> Cells:
         """Return some of the cells."""
         status = None if self._status is None else self._status[rows]
         if self._given is not None:
@@ -106,7 +106,8 @@ class Cells:
             return Cells(self.numbers[rows], names, codes[rows], self.type, status)
         source = self._source
         if source is not None:
-            source = source.take(np.arange(len(source))[rows])
+            whole = isinstance(rows, slice)
+            source = source[rows] if whole else source.take(np.arange(len(source))[rows])
         return Cells(self.numbers[rows], None, None, self.type, status, source)
 
     def __len__(self) -> int:

@@ -14,6 +14,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.items import Items, of_arrow
+from bdpvi.datasets.origin import declared
 from bdpvi.datasets.records import Held, Records, Spread
 from bdpvi.datasets.records import People as People
 
@@ -37,8 +38,7 @@ class Dataset:
         name: name of the data in tables and reports.
         preprocessing: how raw columns became ``x``. It counts as public; reports list it. Without
             it receipts state the condition that ``x`` was made without reading the table.
-            ``{"declared": {"features": "ages over 100, as in form 7"}}`` declares how, from
-            public constants.
+            ``{"declared": {"features": "ages over 100"}}`` declares how, from public constants.
         people: the people of these records; a selection keeps them.
         weights: how often each record counts, from 0 to 1, (N,); None for once.
 
@@ -103,7 +103,7 @@ class Dataset:
 
             validate.same_length("weights", self.weights, "x", self.x)
             object.__setattr__(self, "weights", shares_of(self.weights))
-        if not all(map(_finite, self._tensors.values())):
+        if not all(one.sum().isfinite() for one in self._tensors.values()):  # mostly all are
             good = self.x.isfinite().all(dim=1)
             for one in self._tensors.values():
                 good &= one.isfinite().reshape(len(self), -1).all(dim=1).to(good.device)
@@ -132,6 +132,8 @@ class Dataset:
         name: str = "data",
         weights: Any = None,
         largest_weight: float | None = None,
+        unit: Any = None,
+        rows_per_unit: int = 1,
     ) -> Dataset:
         """Return the records of arrays, frames of any library, tensors or lists of numbers.
 
@@ -146,10 +148,12 @@ class Dataset:
             name: name of the data in tables and reports.
             weights: sampling weights, (N,). A record without one of at least 0 is left out.
             largest_weight: public; larger weights count as it.
+            unit: the person of each row, (N,), or the name of their column in ``x``, so that a
+                worst-case ε is for all rows of a person; ``bdpvi.tables.Unit()``: each has one row.
+            rows_per_unit: the most rows used of each person, the first ones.
 
         Raises:
-            ValueError: if an argument, which it names, is not numeric or has a wrong shape, and as
-                :class:`Dataset`.
+            ValueError: naming what is not numeric or has a wrong shape; and as :class:`Dataset`.
 
         >>> data = Dataset.of([[20.0, 1.0], [30.0, 0.0]], [True, False], feature_names=["a", "b"])
         >>> data.x.dtype, data.y.tolist(), data.feature_names
@@ -157,6 +161,11 @@ class Dataset:
         """
         if hasattr(x, "loc") and hasattr(y, "loc") and not x.index.equals(y.index):
             raise ValueError("y has another index than x: their rows may differ; y.loc[x.index]?")
+        people, said = None, dict[str, str]()
+        if unit is not None or rows_per_unit != 1:
+            from bdpvi.datasets.units import of_people  # late: it loads pandas
+
+            (x, y, weights), people, said = of_people((x, y, weights), unit, rows_per_unit)
         x, y = of_arrow(x), of_arrow(y)
         names = getattr(x, "columns", ()) if feature_names is None else feature_names
         texts = tuple(str(one).strip() for one in names)
@@ -171,7 +180,9 @@ class Dataset:
         from bdpvi.datasets.weights import given_weights  # late: few records have any
 
         given = given_weights(of_arrow(weights), largest_weight)
-        return cls(validate.numbers("x", x), targets, feature_names=texts, name=name, **given)
+        made = cls(validate.numbers("x", x), targets, feature_names=texts, name=name, **given)
+        noted = declared(made.preprocessing, said)
+        return replace(made, people=people or made.people, preprocessing=noted)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -230,11 +241,6 @@ class Dataset:
         for values in (self.ids, *(one.double() for one in self.parts.part)):
             digest.update(values.cpu()[order].contiguous().numpy().tobytes())
         return digest.hexdigest()
-
-
-def _finite(values: Tensor) -> bool:
-    """Return whether all numbers are finite; the sum mostly says so, several times as fast."""
-    return bool(values.sum().isfinite()) or bool(values.isfinite().all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,16 +343,12 @@ class BlockData:
 
     def fingerprint(self) -> str:
         """Return a SHA-256 digest of the records, by one pass. Not for publication."""
+        from bdpvi.datasets.digests import of_tensors  # late: few ask for it
+
         digest = hashlib.sha256()
-        for each in self.parts.each(_digests):
+        for each in self.parts.each(of_tensors):
             digest.update("".join(each).encode())
         return digest.hexdigest()
-
-
-def _digests(part: tuple[Tensor, ...]) -> tuple[str, ...]:
-    """Return a digest of each tensor; those of several parts are added as text."""
-    found = (values.cpu().contiguous().numpy().tobytes() for values in part)
-    return tuple(hashlib.sha256(one).hexdigest() for one in found)
 
 
 def _rounded(part: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:

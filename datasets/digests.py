@@ -38,6 +38,12 @@ def of(part: Any) -> int:
     return result
 
 
+def of_tensors(part: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return a digest of each tensor; those of several parts are added as text."""
+    found = (values.cpu().contiguous().numpy().tobytes() for values in part)
+    return tuple(hashlib.sha256(one).hexdigest() for one in found)
+
+
 def of_bytes(content: bytes) -> int:
     """Return the digest of bytes."""
     return int.from_bytes(hashlib.sha256(content).digest()[:8], "big")

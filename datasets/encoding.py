@@ -50,6 +50,8 @@ MEASURED = "Computed from the rows of the data; treated as public."
 """Source of constants computed from the table itself."""
 _BASE = "unknown='base' (--unknown base) would make its features 0"
 _PURCHASE = re.compile("[0-9a-f]{64}")
+_ROWS = 1 << 13
+"""Rows that are encoded at a time: they stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -365,8 +367,15 @@ class Encoding:
         """
         if absent := self._absent(table):
             raise ValueError(f"the table has no column {some(absent)}")
-        parts = {column.name: column.encode_cells(table[column.name]) for column in self.columns}
-        return torch.from_numpy(joined(self.blocks, parts, self.columns))
+        used = {column.name: table[column.name] for column in self.columns}
+        size = max(map(len, used.values()), default=0)
+        made = np.empty((size, len(self.feature_names)))
+        for start in range(0, size, _ROWS):
+            rows = slice(start, start + _ROWS)
+            each = ((column, used[column.name].select(rows)) for column in self.columns)
+            parts = {column.name: column.encode_cells(cells) for column, cells in each}
+            made[rows] = joined(self.blocks, parts, self.columns)
+        return torch.from_numpy(made)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the encoding in plain JSON types."""

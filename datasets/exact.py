@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
@@ -188,22 +188,19 @@ def median_of(tally: Tally, distance: float, key: Key, *, positive: bool = False
     reach = _reach(t)
     there = there[ranks[there] - least <= reach]
     most = int(ranks[there].max()) - least
-    powers = _powers(t, min(reach, 2 ** most.bit_length()))
-    weights = [
-        int(width[i]) * powers[rank - least]
-        for i, rank in zip(there.tolist(), ranks[there].tolist(), strict=True)
-    ]
-    ends = list(itertools.accumulate(weights))
+    each = _powers(t, min(reach, 2 ** most.bit_length()))[ranks[there] - least]
+    weights = each * width[there].astype(object)
+    ends = np.add.accumulate(weights)
     place = _below(ends[-1], key)
     which = bisect_right(ends, place)
-    inside = (place - (ends[which] - weights[which])) // powers[int(ranks[there[which]]) - least]
+    inside = (place - (ends[which] - weights[which])) // each[which]
     i = int(there[which])
     low, high = int(edges[i]), int(edges[i + 1])
     return value_at(low + inside) if inside < high - low else 0.0
 
 
 @lru_cache(maxsize=4)
-def _powers(t: float, most: int) -> tuple[int, ...]:
+def _powers(t: float, most: int) -> NDArray[np.object_]:
     """Return t^k for k = 0 … most, in units of 2⁻²⁵⁶; each has an error below k units.
 
     They are cached: all columns of a table, and all tables at one distance, have the same t.
@@ -212,7 +209,7 @@ def _powers(t: float, most: int) -> tuple[int, ...]:
     found = [1 << _BITS]
     for _ in range(most):
         found.append(found[-1] * numerator // denominator)
-    return tuple(found)
+    return np.array(found, dtype=object)
 
 
 def _below(bound: int, key: Key) -> int:
@@ -321,4 +318,4 @@ def threshold(deviation: float, delta: float, rows: int = 1) -> float:
     """
     parts = secure.whole_parts(deviation)
     given, half = LAW.deviation / parts, (1 + 1 / parts) / 2
-    return rows + half + given * float(norm.isf(delta / rows))
+    return rows + half - given * float(ndtri(delta / rows))

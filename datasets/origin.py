@@ -45,6 +45,16 @@ def declarations(**facts: object) -> dict[str, str]:
     }
 
 
+def declared(preprocessing: Mapping[str, Any], facts: Mapping[str, str]) -> dict[str, Any]:
+    """Return notes on how records were made, with further declarations.
+
+    >>> declared({"declared": {"positive": "0"}}, declarations(persons="one row each"))
+    {'declared': {'positive': '0', 'persons': 'one row each'}}
+    """
+    known = {**preprocessing.get(DECLARED, {}), **facts}
+    return {**preprocessing, DECLARED: known} if known else {**preprocessing}
+
+
 def features_of(preprocessing: Mapping[str, Any]) -> str:
     """Return the declaration of how features were made, from public constants alone; "" if none.
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi._ground.types import tell_owner
+from bdpvi._ground.types import Unit, tell_owner
 from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.items import by_index, of_arrow
+from bdpvi.datasets.origin import declarations
+from bdpvi.datasets.records import People
 from bdpvi.datasets.types import ColumnType
 from bdpvi.score.spelling import BLANKS, EXACT, INEXACT, printable_label, spell
+
+NAMELESS = "unit"
+"""The unit of privacy of persons who are given as an array."""
+ONE_ROW = "one row each"
+"""The declaration that no person has several rows."""
 
 
 def check_dtype(frame: pd.DataFrame, unit: str) -> None:
@@ -188,3 +198,99 @@ def hashes_of(persons: pd.Series[Any]) -> NDArray[np.uint64]:
     """
     names = persons.to_numpy(dtype=object)
     return np.asarray(pd.util.hash_array(names, categorize=False), dtype=np.uint64)
+
+
+def of_people(data: Any, unit: Any, rows: int = 1) -> tuple[Any, People | None, dict[str, str]]:
+    """Return the first rows of each person of records as callers give them.
+
+    Args:
+        data: a mapping or a frame, a tuple of what has a row for each record, or records by index.
+        unit: a :class:`~bdpvi._ground.types.Unit`, or the persons, one for each row, or the name of
+            their column in a mapping or a frame, where they are then no longer.
+        rows: the most rows of a person, unless ``unit`` says it.
+
+    Returns:
+        The records, their people, None without persons, and what is declared.
+
+    Raises:
+        ValueError: if there is no such column, or there are more or fewer persons than rows, or
+            what names them names nobody exactly.
+
+    >>> visits = {"x": torch.arange(4.0), "who": ["ada", "bob", "ada", None]}
+    >>> found, people, _ = of_people(visits, "who")
+    >>> found["x"].tolist(), people.unit, people.rows_per_unit
+    ([0.0, 1.0], 'who', 1)
+    """
+    if isinstance(unit, Unit) and rows != 1:
+        raise ValueError(f"rows_per_unit={rows}: unit says it already: {unit.rows}")
+    asked = unit if isinstance(unit, Unit) else Unit("" if unit is None else unit, rows)
+    if asked.other_people:
+        raise ValueError("unit: other_people=True is for tables with accounts; leave it out")
+    if asked.one_row:
+        return data, None, declarations(persons=ONE_ROW)
+    data, persons = _persons_given(data, asked.column)
+    name = str(persons.name or NAMELESS)
+    name = NAMELESS if name == "row" else name  # which stands for single rows in a ledger
+    validate.same_length("unit", persons, "data", range(_length(data)))
+    kept = np.array(at_most(persons.to_frame(name), name, asked.rows).index)
+    return _rows(data, kept), People(unit=name, rows_per_unit=asked.rows), {}
+
+
+def _persons_given(data: Any, unit: Any) -> tuple[Any, pd.Series[Any]]:
+    """Return records without the persons' column, and the persons, (N,)."""
+    if isinstance(unit, str):
+        data, unit = _without(data, unit)
+    values = of_arrow(unit)
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().numpy()
+    shape = np.shape(values)
+    if len(shape) != 1:
+        raise ValueError(f"unit must have the person of each row, (N,), got the shape {shape}")
+    return data, pd.Series(values).reset_index(drop=True)
+
+
+def _without(data: Any, name: str) -> tuple[Any, Any]:
+    """Return records without a column, and the column."""
+    if isinstance(data, tuple):
+        parts = [of_arrow(one) for one in data]
+        for at, one in enumerate(parts):
+            if name in _columns(one):
+                parts[at], found = _without(one, name)
+                return tuple(parts), found
+    else:
+        data = of_arrow(data)
+    validate.columns("unit", [name], [*_columns(data)])
+    if hasattr(data, "iloc"):
+        return data.drop(columns=name), data[name]
+    found = pd.Series(np.asarray(data[name]), name=name)
+    return {key: one for key, one in data.items() if key != name}, found
+
+
+def _columns(data: Any) -> Sequence[str]:
+    return [*data] if isinstance(data, Mapping) or hasattr(data, "columns") else []
+
+
+def _length(data: Any) -> int:
+    """Return the number of records as callers give them."""
+    if isinstance(data, Mapping | tuple):
+        parts = data.values() if isinstance(data, Mapping) else data
+        return len(next(iter(parts)))
+    return len(data)
+
+
+def _rows(data: Any, kept: NDArray[Any]) -> Any:
+    """Return the records at these positions."""
+    if isinstance(data, Mapping):
+        return {name: _rows(one, kept) for name, one in data.items()}
+    if isinstance(data, tuple):
+        return tuple(_rows(one, kept) for one in data)
+    data = of_arrow(data)
+    if data is None or hasattr(data, "iloc"):
+        return data if data is None else data.iloc[kept]
+    if isinstance(data, Tensor):
+        return data[torch.from_numpy(kept).to(data.device)]
+    if hasattr(data, "select"):  # a Dataset
+        return data.select(torch.from_numpy(kept))
+    if by_index(data):
+        return torch.utils.data.Subset(data, kept.tolist())
+    return np.asarray(data)[kept]

@@ -6,6 +6,7 @@ import warnings
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
@@ -69,8 +70,8 @@ class Unit:
 
     Args:
         column: Column that identifies persons: the guarantee then covers all rows of a person. It
-            is not a feature. Without it every person has one row, so that ε for a row is ε for a
-            person.
+            is not a feature. Where a call says so, the persons themselves, one for each row.
+            Without it every person has one row, so that ε for a row is ε for a person.
         rows: Most rows used of each person: the first ones, or for synthetic tables in memory a
             secret random choice. The noise grows with it.
         other_people: Nobody in this table is in one of another account, although it shares rows
@@ -81,14 +82,19 @@ class Unit:
 other_people=False))
     """
 
-    column: str = ""
+    column: Any = ""
     rows: int = 1
     other_people: bool = False
 
     def __post_init__(self) -> None:
         validate.positive_int("rows_per_unit", self.rows)
-        if self.rows != 1 and not self.column:
+        if self.rows != 1 and self.one_row:
             raise ValueError(f"rows_per_unit={self.rows} needs unit=, a column of persons")
+
+    @property
+    def one_row(self) -> bool:
+        """Whether it says that everybody has one row."""
+        return isinstance(self.column, str) and not self.column
 
 
 @dataclass(frozen=True, kw_only=True)

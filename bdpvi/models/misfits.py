@@ -143,9 +143,11 @@ def summing_out(site: Site) -> str:
     if site["fn"].support.is_discrete:
         return "sum it out of the likelihood, as dist.ZeroInflatedPoisson does for its zeros"
     return (
-        "integrate it out of the likelihood, by a closed form or by quadrature; or, though it may "
-        "bias the other latents, sample it in the guide, from parameters that it computes from the "
-        "record's own row"
+        "integrate it out of the likelihood: an effect of a group, such as a person or a hospital, "
+        "by bdpvi.models.grouped.RandomIntercept with the group's rows as one record "
+        "(bdpvi.datasets.groups.padded), others by a closed form or by quadrature; or, though it "
+        "may bias the other latents, sample it in the guide, from parameters that it computes from "
+        "the record's own row"
     )
 
 

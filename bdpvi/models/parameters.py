@@ -7,15 +7,19 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyro
 import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from bdpvi._ground.host import HOST
+from bdpvi._ground.promotion import Promotion
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Parameters(Messenger):  # type: ignore[misc]
@@ -88,6 +92,9 @@ def _references(programs: Iterable[Any]) -> Iterator[Any]:
 class TrainedModel:
     """A model with values for its parameters, which runs where its arguments are.
 
+    Types of numbers need not agree: the arguments take that of the first weight, and the rest is as
+    :class:`~bdpvi._ground.promotion.Promotion` has it.
+
     Attributes:
         model: the original model; its own parameters stay unchanged.
         values: by name: constrained values for ``pyro.param``, and values for modules, named as in
@@ -102,24 +109,32 @@ class TrainedModel:
     model: Callable[..., Any]
     values: Mapping[str, Tensor]
 
+    @classmethod
+    def of(cls, model: Callable[..., Any], values: Mapping[str, Tensor] | None = None) -> Self:
+        """Return a model with these values; None: with those that it has."""
+        own = model if isinstance(model, TrainedModel) else cls(model, {})
+        return cls(own.model, own.values if values is None else values)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model."""
         tensors = (one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor))
         device = next((tensor.device for tensor in tensors), HOST)
         holder = Holder(modules_of(self.model))
+        weight = next(holder.parameters(), None)
+
+        def typed(one: Tensor) -> Tensor:
+            return one if weight is None or not one.is_floating_point() else one.to(weight.dtype)
+
+        args, kwargs = tree_map_only(Tensor, typed, (args, kwargs))
         own = {**dict(holder.named_parameters()), **dict(holder.named_buffers())}
         swapped = {n: self.values.get(n, one).to(device, one.dtype) for n, one in own.items()}
         with (
             pyro.get_param_store().scope(),
             Parameters({name: value.to(device) for name, value in self.values.items()}),
             warnings.catch_warnings(),
+            Promotion(),
         ):
             # Parameters outside the store are intended here, so do not warn.
             warnings.filterwarnings("ignore", ".*was not registered in the param store")
             run = partial(self.model, *args, **kwargs)
             return torch.func.functional_call(holder, swapped, (run,))
-
-
-def on_any_device(model: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a model whose modules run where its arguments are, wherever they were trained."""
-    return model if isinstance(model, TrainedModel) else TrainedModel(model, {})

@@ -118,7 +118,7 @@ def _hermite(mean: Tensor, deviation: Tensor, order: int) -> Tensor:
     terms of σ′ fall by √v/π per degree: for √v ≤ 0.05, n = 18 and k ≤ 15 the integral of the first
     omitted term is below 1e-20 v.
     """
-    node, weight = (a.to(mean) for a in _nodes_of("hermite", HERMITE))
+    node, weight = (a.to(mean) for a in gauss("hermite", HERMITE))
     weight = weight / math.sqrt(2 * math.pi)
     logit = torch.addcmul(mean, deviation, node.unsqueeze(1))
     value = weight @ logsigmoid(logit)
@@ -133,7 +133,7 @@ def _legendre(
     mean: Tensor, deviation: Tensor, slope: Tensor, knee: Tensor, order: int, nodes: int
 ) -> Tensor:
     low = ((knee - mean) / deviation.clamp(min=1e-150)).clamp(-REACH, REACH)
-    node, weight = (a.to(mean) for a in _nodes_of("legendre", nodes))
+    node, weight = (a.to(mean) for a in gauss("legendre", nodes))
     half = ((REACH - low) / 2).unsqueeze(1)
     t = REACH + half * (node - 1)
     density = torch.exp(-t * t / 2) * (half * weight / math.sqrt(2 * math.pi))
@@ -155,7 +155,7 @@ def _wide(
     mean: Tensor, deviation: Tensor, slope: Tensor, knee: Tensor, order: int, nodes: int
 ) -> Tensor:
     low, high = knee.clamp(min=-FAR), knee.clamp(min=0) + FAR
-    node, weight = (a.to(mean) for a in _nodes_of("legendre", nodes))
+    node, weight = (a.to(mean) for a in gauss("legendre", nodes))
     half = ((high - low) / 2).unsqueeze(1)
     logit = low.unsqueeze(1) + half * (node + 1)
     miss = torch.sigmoid(-logit)
@@ -183,8 +183,8 @@ def _polynomials(t: Tensor, count: int) -> Iterator[Tensor]:
 
 
 @cache
-def _nodes_of(rule: str, nodes: int) -> tuple[Tensor, Tensor]:
-    """Return nodes and weights of a Gauss rule."""
+def gauss(rule: str, nodes: int) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights of a Gauss rule, "hermite" or "legendre"."""
     make = {
         "hermite": np.polynomial.hermite_e.hermegauss,
         "legendre": np.polynomial.legendre.leggauss,

@@ -117,10 +117,10 @@ def reachable(**roots: Any) -> Iterator[tuple[str, Any]]:
             continue
         seen[id(one)] = one
         yield way, one
-        left.extend(_next(way, one))
+        left.extend(referents(way, one))
 
 
-def _next(way: str, value: Any) -> Iterator[tuple[str, Any]]:
+def referents(way: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an object refers to."""
     for kinds, parts in _PARTS:
         if isinstance(value, kinds):
@@ -160,7 +160,7 @@ def _of_array(way: str, value: np.ndarray) -> Iterator[tuple[str, Any]]:
 
 
 def _of_type(way: str, value: type) -> Iterator[tuple[str, Any]]:
-    if not _installed(value.__module__):
+    if not installed(value.__module__):
         own = [item for item in vars(value).items() if item[0] != "__init__"]  # has run
         yield from ((f"{way}.{name}", one) for name, one in own)
         yield from ((way, base) for base in value.__bases__)
@@ -177,20 +177,29 @@ def _of_function(way: str, one: types.FunctionType) -> Iterator[tuple[str, Any]]
         yield f"{way}, its default argument {name}", value
     for name, value in vars(one).items():
         yield (way if name == "__wrapped__" else f"{way}.{name}"), value
+    for prefix, known, used in used_globals(one):
+        yield from ((f"{way}, its global {prefix}{name}", known[name]) for name in used)
+
+
+def used_globals(one: types.FunctionType) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
+    """Yield the globals that the code of a function names, which is not an installed package's.
+
+    They are those of its module, and of modules of the user's, whose names come first.
+    """
     known, modules = one.__globals__, []
     home = sys.modules.get(str(known.get("__name__")))  # other globals can bear its name
-    if home is None or vars(home) is not known or not _installed(home.__name__):
-        used = [*_name_operations(code)]
-        for name in dict.fromkeys(v for op, v in used if op in ("LOAD_GLOBAL", "LOAD_NAME")):
-            if isinstance(known.get(name), types.ModuleType):
-                modules.append(known[name])
-            elif name in known:
-                yield f"{way}, its global {name}", known[name]
-        modules += [sys.modules[v] for op, v in used if op == "IMPORT_NAME" and v in sys.modules]
-        for module in modules:
-            if not _installed(module.__name__):
-                for name in {value for _, value in used} & vars(module).keys():
-                    yield f"{way}, its global {module.__name__}.{name}", vars(module)[name]
+    if home is not None and vars(home) is known and installed(home.__name__):
+        return
+    used = [*_name_operations(one.__code__)]
+    named = dict.fromkeys(v for op, v in used if op in ("LOAD_GLOBAL", "LOAD_NAME"))
+    there = [name for name in named if name in known]
+    modules = [known[name] for name in there if isinstance(known[name], types.ModuleType)]
+    yield "", known, [name for name in there if not isinstance(known[name], types.ModuleType)]
+    modules += [sys.modules[v] for op, v in used if op == "IMPORT_NAME" and v in sys.modules]
+    for module in modules:
+        if not installed(module.__name__):
+            found = {value for _, value in used} & vars(module).keys()
+            yield f"{module.__name__}.", vars(module), sorted(found)
 
 
 def _name_operations(code: types.CodeType) -> Iterator[tuple[str, str]]:
@@ -250,7 +259,7 @@ def _words_of_key(key: Any) -> str:
     return repr(key) if named else "..."
 
 
-def _installed(name: Any) -> bool:
+def installed(name: Any) -> bool:
     """Whether a module is the library's, Python's or an installed package's."""
     top = str(name).partition(".")[0]
     if top == "bdpvi" or top in sys.stdlib_module_names:

@@ -22,6 +22,8 @@ ARRAYS = (Tensor, np.ndarray)
 MANY_OF = (list, tuple, set, frozenset, deque)
 _VALUES, _COMPARED = 20_000_000, 65_536
 """Largest numbers of values that are compared, of the records and of what is found."""
+_BLOCK = 1 << 14
+"""Records that are compared at a time."""
 _FEW = 3
 """Records that may share a value that identifies them."""
 _SURE = 4.0
@@ -160,20 +162,26 @@ def rows(table: np.ndarray, width: int) -> Keys:
 
 def matching_path(found: list[tuple[str, np.ndarray]], table: np.ndarray, keys: Any) -> str:
     """Return the way to an array with values, or rows, that chance does not explain."""
-    known = keys(table.reshape(len(table), -1)).keys
     parts = [(way, keys(values[:_COMPARED])) for way, values in found]
-    if not len(known) or not any(len(one.keys) for _, one in parts):
-        return ""
     wanted = np.unique(np.concatenate([one.keys[:_COMPARED] for _, one in parts]))
-    at = np.searchsorted(wanted, known).clip(max=len(wanted) - 1)
-    times = np.bincount(at[wanted[at] == known], minlength=len(wanted))
+    if not len(wanted):
+        return ""
+    times, size = np.zeros(len(wanted), np.int64), 0
+    for start in range(0, len(table), _BLOCK):
+        block = table[start : start + _BLOCK]
+        known = keys(block.reshape(len(block), -1)).keys
+        at = np.searchsorted(wanted, known).clip(max=len(wanted) - 1)
+        times += np.bincount(at[wanted[at] == known], minlength=len(wanted))
+        size += len(known)
+    if not size:
+        return ""
     for way, one in parts:
         distinct, first = np.unique(one.keys[:_COMPARED], return_index=True)
         count = times[np.searchsorted(wanted, distinct)]
         hit = first[(count > 0) & (count <= _FEW)][:LONG]
         if len(hit) < (2 if keys is each_value else 1):
             continue
-        chance = math.log10(len(known)) + math.log10(len(distinct) / len(hit))
+        chance = math.log10(size) + math.log10(len(distinct) / len(hit))
         if float((one.digits(hit) - chance).sum()) > _SURE:
             return way
     return ""

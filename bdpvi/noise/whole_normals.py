@@ -120,6 +120,8 @@ class NormalTable:
         first = np.array([self._index(end) for end in ends[:-1]])
         last = np.array([self._index(end - 1) for end in ends[1:]])
         self.guide = np.where(first == last, first - law.cut, OPEN).astype(np.int16)
+        self._first = first.astype(np.int32)
+        self._one = last - first == 1
 
     def by_16_bits(self, short: NDArray[np.uint16]) -> NDArray[np.int16]:
         """Return the numbers that 16 bits determine, and OPEN for the others."""
@@ -127,7 +129,11 @@ class NormalTable:
 
     def by_128_bits(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int16]:
         """Return the numbers for 64 high and 64 low bits each."""
-        index = np.searchsorted(self.high, high, side="right") - 1
+        short = (high >> np.uint64(48)).astype(np.intp)
+        index = self._first[short]  # then one step: most have a single border behind them
+        index += self.high[index + 1] <= high
+        several = ~self._one[short]
+        index[several] = np.searchsorted(self.high, high[several], side="right") - 1
         for at in np.flatnonzero(self.high[index] == high):  # a border is within 2⁻⁶⁴
             index[at] = self._index((int(high[at]) << 64) | int(low[at]))
         return np.asarray(index - self.cut, dtype=np.int16)

@@ -281,22 +281,19 @@ def _log_mgf(case: _Case, choices: Tensor) -> Callable[[Tensor | slice], LogMgf]
     many = [(k, count) for k, count in every if bool(count.any())]
 
     def of(rows: Tensor | slice) -> LogMgf:
-        own, means = (r[rows] - 1).T, b2[rows].T
-        one, none = torch.ones_like(own[0]), torch.zeros_like(own[0])
-        parts = [(x, one, b) for x, b in zip(own, means, strict=True)]
-        parts += [(k[rows] - 1, count[rows], none) for k, count in many]
+        own = r[rows].T
+        precisions = torch.cat([own, torch.stack([k[rows] for k, _ in many])]) if many else own
+        x, logs, b = precisions - 1, precisions.log(), torch.zeros_like(precisions)
+        b[: len(own)] = b2[rows].T
+        count = torch.stack([*torch.ones_like(own), *(count[rows] for _, count in many)])
 
         def log_mgf(s: Tensor) -> Tensor:
-            s = s if s.ndim == 2 else s.unsqueeze(-1)
-            total = torch.zeros((), dtype=s.dtype)
-            exists = torch.ones((), dtype=torch.bool)
-            for x, count, b in parts:
-                weight = 1 - s * x
-                exists = exists & ((weight.real > 0) | (count == 0))
-                safe = torch.where(weight.real > 0, weight, 1.0)
-                logs = count * (safe.log() + s * (1 + x).log())
-                total = total + 0.5 * (s * (s + 1) * b / safe - logs)
-            return torch.where(exists, total, math.inf)
+            s = (s if s.ndim == 2 else s.unsqueeze(-1)).unsqueeze(1)  # (J, 1, m)
+            weight = 1 - s * x
+            known = weight.real > 0
+            safe = torch.where(known, weight, 1.0)
+            total = s * (s + 1) * b / safe - count * (safe.log() + s * logs)
+            return torch.where((known | (count == 0)).all(1), 0.5 * total.sum(1), math.inf)
 
         return log_mgf
 

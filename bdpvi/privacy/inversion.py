@@ -302,7 +302,7 @@ def inversions(
             contour = contour_for(log_mgf, epsilon, nodes, smoothing)
             inversion = Inversion.of(log_mgf(contour.s), contour)
             delta, added = inversion.bound(epsilon)
-            loose.append(block[((added > LOOSE) & (delta * added > LOOSE * negligible)).cpu()])
+            loose.append(block[_is_loose(delta, added, negligible).cpu()])
             yield block, inversion
         rows = torch.cat(loose)
 
@@ -349,19 +349,30 @@ def largest_bound(
     >>> at, round(bound, 4)
     (0, 0.1269)
     """
-    quick = hockey_stick_bound(log_mgf_of, records, epsilon, _TRIES[:1])
+    quick, loose = torch.ones(records, dtype=torch.float64), torch.ones(records, dtype=torch.bool)
+    every = torch.arange(records)
+    for rows, inversion in inversions(log_mgf_of, every, epsilon, _TRIES[:1], _NEGLIGIBLE):
+        delta, added = inversion.bound(epsilon)
+        quick[rows], loose[rows] = delta.to(quick), _is_loose(delta, added, _NEGLIGIBLE).cpu()
     best, at = -1.0, 0
     for some in quick.argsort(descending=True, stable=True).split(_SOME):
         if float(quick[some[0]]) <= best:
             break
+        again = some[loose[some]]
 
-        def of_some(rows: Tensor, some: Tensor = some) -> LogMgf:
-            return log_mgf_of(some[rows])
+        def of_some(rows: Tensor, again: Tensor = again) -> LogMgf:
+            return log_mgf_of(again[rows])
 
-        found = hockey_stick_bound(of_some, len(some), epsilon)
-        if float(found.max()) > best:
-            best, at = float(found.max()), int(some[found.argmax()])
+        found = hockey_stick_bound(of_some, len(again), epsilon, _TRIES[1:])
+        quick[again] = torch.minimum(quick[again], found)
+        if float(quick[some].max()) > best:
+            best, at = float(quick[some].max()), int(some[quick[some].argmax()])
     return at, best
+
+
+def _is_loose(delta: Tensor, added: Tensor, negligible: float) -> Tensor:
+    """Return whether more nodes may help: truncation and rounding add too much."""
+    return (added > LOOSE) & (delta * added > LOOSE * negligible)
 
 
 def _minimise(

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import isotonic_regression
-from scipy.signal import fftconvolve
 
 Array = NDArray[np.float64]
 Deltas = Callable[[Array], Array]
@@ -89,6 +89,8 @@ def _convolved(one: Array, other: Array) -> tuple[Array, float]:
     """Return the convolution, and a bound on the total by which its values may be too small."""
     if len(one) * len(other) < _DIRECT:
         return np.convolve(one, other), 0.0
-    masses = np.maximum(fftconvolve(one, other), 0.0)
-    size = math.sqrt(float(np.dot(one, one)) * float(np.dot(other, other)))
-    return masses, 2.0**-50 * math.log2(len(masses)) * len(masses) * size
+    number = len(one) + len(other) - 1
+    size = next_fast_len(number, True)
+    masses = np.maximum(irfft(rfft(one, size) * rfft(other, size), size)[:number], 0.0)
+    norms = math.sqrt(float(np.dot(one, one)) * float(np.dot(other, other)))
+    return masses, 2.0**-50 * math.log2(number) * number * norms

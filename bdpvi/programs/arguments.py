@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.dataset import BlockData, Data
 from bdpvi.datasets.items import Items, by_index
@@ -22,7 +21,8 @@ from bdpvi.programs.sources import ByPosition, Rows, Windows, source_of
 class Arguments:
     """The arguments of a step: every tensor has a row for each record.
 
-    Numbers, strings, modules and tensors without dimensions are public constants. A torch
+    Numbers, strings, modules and tensors without dimensions are public constants, which a later
+    call may change, as a weight that is annealed. A torch
     ``Dataset``, another sequence of records or a table in blocks, as the only argument, is read a
     few records at a time, so it need not fit in memory.
 
@@ -125,30 +125,41 @@ class Arguments:
         left, pairs = iter(rows), zip(self.leaves, self.sampled, strict=True)
         return tuple(next(left) if of_records else one for one, of_records in pairs)
 
-    def check_same(self, other: Arguments) -> None:
-        """Raise ValueError unless ``other`` holds the same records, not another batch."""
-        if self.source.place != other.source.place or self.form != other.form:
-            raise ValueError(
-                "step was called with other records than in the first call: hand the whole table "
-                "over in every step. The Poisson batches, which the accounting assumes, are "
-                "drawn here. Nothing was charged"
-            )
-        if self._constants() != other._constants():
-            raise ValueError(
-                "step was called with other non-tensor arguments than in the first call; make an "
-                "argument that changes an attribute of the model. Nothing was charged"
-            )
-        validate.same_length("records", range(other.length), "at first", range(self.length))
+    def following(self, other: Arguments) -> Arguments:
+        """Return the arguments of a later call: the same records, perhaps with other constants.
 
-    def _constants(self) -> list[str]:
+        Raises:
+            ValueError: if ``other`` has other records.
+        """
+        same = self.form == other.form and self.sampled == other.sampled
+        if not same or not self.source.is_same(other.source):
+            counts = self.length, other.length
+            more = "" if counts[0] == counts[1] else f", {counts[1]} and not {counts[0]}"
+            raise ValueError(
+                f"step was called with other records than in the first call{more}: hand over all "
+                "records in every step, not the batches of a DataLoader. The Poisson batches, "
+                "which the accounting assumes, are drawn here. Nothing was charged"
+            )
+        pairs = zip(self.leaves, other.leaves, self.sampled, strict=True)
+        leaves = tuple(old if of_records else new for old, new, of_records in pairs)
+        return replace(self, leaves=leaves)
+
+    @property
+    def constants(self) -> tuple[Any, ...]:
+        """What is the same for all records."""
         pairs = zip(self.leaves, self.sampled, strict=True)
-        return [repr(one) for one, of_records in pairs if not of_records]
+        return tuple(one for one, of_records in pairs if not of_records)
 
 
 def _check_kind(name: object, value: Any) -> None:
     """Refuse a value that may hold records but would count as a constant."""
     if value is None or callable(value) or isinstance(value, (Tensor, bool, int, float, str)):
         return
+    if hasattr(value, "dataset") and hasattr(value, "__iter__"):
+        raise ValueError(
+            f"step: argument {name!r} is {type(value).__name__}: hand over its records, as by its "
+            "attribute dataset, in every step. The Poisson batches are drawn here"
+        )
     nested = isinstance(value, (tuple, list, dict))
     if not nested or not all(isinstance(one, Tensor) for one in tree_leaves(value)):
         raise ValueError(

@@ -12,8 +12,10 @@ from bdpvi._ground.checkpoint import UNKEPT, KeptState
 from bdpvi.bayesian.inference.optimisers import adam_factors, decay
 from bdpvi.programs.curvatures import correlations, curvatures
 from bdpvi.programs.descent import Descent
-from bdpvi.programs.moments import moments, prior_deviations, prior_given
+from bdpvi.programs.moments import drawn, is_gaussian, moments, prior_deviations, prior_given
 
+_MANY = 500
+"""Draws for the mean of a guide that is not Gaussian."""
 _EARLY = 20
 """Curvatures are those of all but the first 1/20 of the steps, which are far from the optimum."""
 _DRIFT = 1.5
@@ -75,7 +77,7 @@ class Course:
 
     def __init__(self, descent: Descent, steps: int, identified: Tensor | None = None) -> None:
         self.descent, self.steps, self.taken, self.variance = descent, steps, 0, 0.0
-        self.identified = identified
+        self.identified, self.gaussian = identified, is_gaussian(descent.program)
         self.first = steps // 2
         self.averaged = steps - self.first
         self.sums = {n: torch.zeros_like(v) for n, v in descent.program.parameters.items()}
@@ -143,9 +145,9 @@ class Course:
         with torch.no_grad():
             for name, value in program.parameters.items():
                 value.copy_(self.sums[name] / self.averaged)
-        mean, covariance = moments(program)
+        mean, covariance = self._moments()
         slope, error, measured = curvatures(self.moments)
-        own = _diagonal(covariance)
+        own = _diagonal(covariance).clamp(min=1e-300)  # a guide may have no spread at all
         covariance = _scaled(
             covariance, torch.where(measured, 1 / (slope - _DRIFT * error) / own, 1.0)
         )
@@ -153,7 +155,7 @@ class Course:
         away = _diagonal(covariance) * self.pull
         left = left_in_average(covariance, rate, noise, self.averaged)
         spread = _diagonal(covariance + left).sqrt()
-        if covariance.ndim == 1 and self.products.numel():
+        if self.gaussian and covariance.ndim == 1 and self.products.numel():
             joint = correlations(self.moments[1], self.products, slope, measured)
             if bool((joint != joint.diag().diag()).any()):
                 size = covariance.sqrt()
@@ -173,6 +175,14 @@ class Course:
             others = centre + share * (mean - centre)
             mean, covariance = replace_others(mean, covariance, measured, others, variance)
         return TrainedGuide(mean, covariance, measured, settled)
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Return the latents' mean and covariance, of draws if the guide is not Gaussian."""
+        program = self.descent.program
+        if self.gaussian:
+            return moments(program)
+        found = drawn(program, _MANY)
+        return found.mean(0), found.var(0).clamp(min=1e-300)
 
     def _reached(self, covariance: Tensor, left: Tensor) -> tuple[float, Tensor]:
         """Return :func:`walk` of noise alone, and what the steps have :func:`reached` of the noise.

@@ -25,8 +25,9 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.inference.optimisers import fresh, together
 from bdpvi.noise.secure import stir
+from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.program import Draw, Program, keep_parameters
-from bdpvi.programs.recording import recorded
+from bdpvi.programs.replays import Replays
 from bdpvi.programs.sources import RecordBatch
 from bdpvi.releases import clipping
 from bdpvi.releases.noisy_sum import NoisySum
@@ -42,18 +43,20 @@ _FIRST, _LATER = 0.2, 5.0
 class GradientClip:
     """A bound C on the norm of each record's gradient in (u, θ).
 
-    With ``share`` 0 the bound is fixed. Otherwise a step's sum has one more coordinate, a count of
-    the gradients in the batch longer than C, which each record moves by at most ``share``. C then
-    adapts, from noisy counts alone, until a fraction ``longer`` of the records exceeds it. Gradient
-    and count together are a vector of norm at most 1, so they cost no more than one sum.
+    With ``share`` 0 the bound is fixed. Otherwise a step's sum has one more coordinate, which each
+    record moves by at most ``share``: the sum of their losses, or a count of the gradients in the
+    batch longer than C. C then adapts, from noisy counts alone, until a fraction ``longer`` of the
+    records exceeds it. Gradient and this coordinate together are a vector of norm at most 1, so
+    they cost no more than one sum.
 
     Attributes:
         bound: C, or its initial value.
         longer: target fraction of the records with a gradient longer than C.
-        share: β, bound on a record's contribution to the count.
+        share: β, bound on a record's contribution to the last coordinate.
         pace: the least change of log C by a whole batch too many. Where noise hides the counts, a
             quick C would follow it far above the norms, and their noise would grow with it.
         batch: expected number of records in a batch, public.
+        loss: B, bound on the size of a record's loss; None if losses are not summed.
     """
 
     bound: float
@@ -61,6 +64,7 @@ class GradientClip:
     share: float = 0.0
     pace: float = _FIRST
     batch: float = 1.0
+    loss: float | None = None
 
     def __post_init__(self) -> None:
         clipping.clip_of("bound", self.bound)
@@ -68,6 +72,11 @@ class GradientClip:
     @property
     def counts(self) -> bool:
         """Whether C adapts to a count."""
+        return self.share > 0 and self.loss is None
+
+    @property
+    def more(self) -> bool:
+        """Whether a sum has a coordinate beside the gradient's."""
         return self.share > 0
 
     @property
@@ -79,15 +88,25 @@ class GradientClip:
         """Return the sum of the records' contributions, (D,) or (D + 1,), each of norm at most 1.
 
         Args:
-            gradients: (B, D), float64. One that is not finite counts as zero.
+            gradients: (B, D), float64, with a last column of losses if they are summed. A gradient
+                that is not finite counts as zero, and so does a loss.
             bound: the current C.
 
         >>> clip = GradientClip(bound=1.0, longer=0.25, share=0.6)
         >>> each = torch.tensor([[3.0, 4.0], [0.0, 0.5], [math.inf, 0.0]]).double()
         >>> clip.parts(each, 1.0).round(decimals=6)  # 0.8 of each, then 0.6 · (0.75 − 0.25)
         tensor([0.4800, 1.0400, 0.3000], dtype=torch.float64)
+        >>> clip = GradientClip(bound=1.0, share=0.6, loss=10.0)
+        >>> each = torch.tensor([[0.3, 0.4, 5.0], [0.0, 2.0, -30.0]]).double()
+        >>> clip.parts(each, 1.0).round(decimals=5)  # 0.8 of each, then 0.6 · (0.5 − 1)
+        tensor([ 0.2400,  1.1200, -0.3000], dtype=torch.float64)
         """
+        gradients, losses = gradients.tensor_split(
+            [gradients.shape[1] - (self.loss is not None)], 1
+        )
         total, norms = clipping.clipped_sum([gradients], bound, self.rest)
+        if self.loss is not None:
+            return torch.cat([total, clipping.clipped_sum([losses], self.loss, self.share)[0]])
         if not self.counts:
             return total
         longer = (norms > bound).double() - self.longer
@@ -130,7 +149,7 @@ def clipped_sum(
     def gradients(positions: Tensor) -> Tensor:
         return program.gradients(draw, batch.read(positions)).detach().cpu()
 
-    total = torch.zeros(program.size + clip.counts, dtype=torch.float64, device=HOST)
+    total = torch.zeros(program.size + clip.more, dtype=torch.float64, device=HOST)
     rows, ignored = _rows_at_once(program), 0
     for piece in batch.positions.split(rows) if len(batch.positions) else ():
         for part, found in by_halves(gradients, piece):
@@ -186,23 +205,44 @@ class Descent:
 
     Attributes:
         program: the program whose parameters are trained.
+        replays: its recorded steps.
         optim: the optimiser.
         mechanism: coins and noise, for sums that one record moves by at most 1.
         clip: the clipping rule.
         bound: the current C; public, because it is computed from noisy sums.
+        loss: the noisy estimate of the last step's negative ELBO, if losses are summed.
         ignored: number of gradients so far that were not finite or could not be computed. They
             count as zero, because a record must not stop a run that was charged. Secret.
     """
 
     def __init__(
-        self, program: Program, optim: PyroOptim, mechanism: NoisySum, clip: GradientClip
+        self,
+        program: Program,
+        optim: PyroOptim,
+        mechanism: NoisySum,
+        clip: GradientClip,
+        steps: int | None = None,
     ) -> None:
         records = program.arguments.length
         expected = mechanism.rate * records
         most = min(records, math.ceil(expected + 3 * math.sqrt(expected)), _rows_at_once(program))
-        self.program = recorded(program, max(most, 1))  # of an empty table, which must not show
+        self.program = replace(program, losses=clip.loss is not None)
+        self.replays = Replays(
+            self.program, max(most, 1), steps
+        )  # 0 rows would show an empty table
         self.optim, self.mechanism, self.clip = optim, mechanism, clip
-        self.bound, self.ignored = clip.bound, 0
+        self.bound, self.ignored, self.loss = clip.bound, 0, math.nan
+
+    def follow(self, arguments: Arguments) -> None:
+        """Go on with the arguments of a later call.
+
+        Raises:
+            ValueError: if they hold other records.
+        """
+        own = self.program.arguments
+        later = own.following(arguments)
+        if any(one is not other for one, other in zip(own.constants, later.constants, strict=True)):
+            self.program = replace(self.program, arguments=later)
 
     def rehearse(self) -> None:
         """Take two steps on made-up records, with the state saved and loaded between them.
@@ -241,7 +281,7 @@ class Descent:
         Raises:
             FloatingPointError: if a parameter is not finite after the step.
         """
-        program, mechanism = self.program, self.mechanism
+        program, mechanism = self.replays.program(self.program, number), self.mechanism
         with drawing(HOST, mechanism.seed_of(number)):
             draw = program.draw()
             if program.records_draw:
@@ -254,6 +294,9 @@ class Descent:
             self.ignored += ignored
             if clip.counts:
                 self.bound = clip.next(self.bound, float(noisy[-1]), number)
+            if clip.loss is not None:
+                of_records = float(noisy[-1]) * (clip.loss / clip.share / mechanism.rate)
+                self.loss = float(draw.public.detach()) + of_records
             move(program, self.optim, draw, gradient, number)
         return draw.latents.detach().double(), gradient[: program.dim]
 

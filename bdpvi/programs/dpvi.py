@@ -22,7 +22,9 @@ class DPVI(Settings):
     records beyond it. Parameters are averaged over the last half of the steps, and the guide's
     covariance becomes that of the curvatures in the noisy gradients, between pairs of up to 100
     latents too, widened by what noise and batches leave in that average. All of it is private, so
-    draws cost nothing. Latents should have about unit size, by public scales.
+    draws cost nothing. A guide that is not Gaussian, such as a flow or a mode, is released by
+    draws, moved and scaled likewise, each latent by itself. Latents should have about unit size, by
+    public scales.
 
     Args:
         rows: N as declared by the owner, within a factor of 3. By default N is estimated privately,
@@ -33,9 +35,7 @@ class DPVI(Settings):
         clip: C, fixed; None adapts it to the noisy count.
         lr: Adam's initial learning rate; it decays to a tenth.
         loss: ``Trace_ELBO()``; ``TraceEnum_ELBO()`` sums out enumerated latents.
-            ``JitTrace_ELBO()`` and ``JitTraceEnum_ELBO()`` record a step and replay it, as in
-            :class:`bdpvi.PrivateSVI`. By default ``Trace_ELBO()``, recorded for this library's
-            regressions.
+            Steps are recorded and replayed where that pays, as in :class:`bdpvi.PrivateSVI`.
         plate: name of the plate over the records, if there are several candidates.
         checkpoint: new secret folder for the state of training: after an interruption the same
             call resumes from it, and nothing is charged twice. The ledger must be in a file.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from pyro.distributions import stable, stable_log_prob
+from pyro.distributions import OrderedLogistic, stable, stable_log_prob
 from pyro.ops.einsum import torch_log
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.subsample_messenger import SubsampleMessenger
-from torch import Tensor
+from torch import _VF, Tensor
 from torch.distributions import (
+    Distribution,
     Independent,
     LowRankMultivariateNormal,
     Multinomial,
@@ -20,21 +23,40 @@ from torch.distributions import (
     Normal,
     TransformedDistribution,
 )
+from torch.overrides import TorchFunctionMode
+
+from bdpvi.models.misfits import Misfit, MisfitError
+
+splines = sys.modules["pyro.distributions.transforms.spline"]
+"""The module, whose name a function has too."""
 
 
-@contextmanager
-def out_of_place() -> Iterator[None]:
-    """Replace what Pyro and torch compute in place, which vmap does not support."""
-    log, multinomial, integral = torch_log.safe_log, Multinomial.log_prob, stable._stable_log_prob
-    torch_log.safe_log = lambda x: x.clamp(min=torch.finfo(x.dtype).tiny).log()
-    Multinomial.log_prob = _multinomial  # type: ignore[method-assign]
-    stable._stable_log_prob = _stable
-    try:
-        yield
-    finally:
-        torch_log.safe_log = log
-        Multinomial.log_prob = multinomial  # type: ignore[method-assign]
-        stable._stable_log_prob = integral
+def _unchecked(self: Distribution, value: Tensor) -> None:
+    """Let every value pass: a check of a distribution made before branches on values."""
+
+
+def _of_own_state(step: Callable[..., Any], inputs: Tensor, *rest: Any) -> Any:
+    """Run a recurrence from a state of each record: torch adds to it in place."""
+    own = torch.zeros_like(inputs).sum()
+    packed = isinstance(rest[0], Tensor) and not rest[0].is_floating_point()
+    before, (state, *more) = rest[:packed], rest[packed:]
+    state = state + own if isinstance(state, Tensor) else tuple(one + own for one in state)
+    return step(inputs, *before, state, *more)
+
+
+def _safe_log(x: Tensor) -> Tensor:
+    return x.clamp(min=torch.finfo(x.dtype).tiny).log()
+
+
+def _ordered(
+    self: OrderedLogistic, predictor: Tensor, cutpoints: Tensor, validate_args: bool | None = None
+) -> None:
+    """Make an ordered logistic distribution, as Pyro does."""
+    below = torch.sigmoid(cutpoints - predictor.unsqueeze(-1))
+    self.predictor = predictor.expand(below.shape[:-1])
+    self.cutpoints = cutpoints.expand(below.shape)
+    each = torch.cat([below[..., :1], below.diff(), 1 - below[..., -1:]], -1)
+    super(OrderedLogistic, self).__init__(each, validate_args=validate_args)
 
 
 def _multinomial(self: Multinomial, value: Tensor) -> Tensor:
@@ -74,6 +96,56 @@ def _stable_away(alpha: Tensor, beta: Tensor, value: Tensor) -> Tensor:
     return torch.where(near, torch.logaddexp(above + share.log(), below + (1 - share).log()), above)
 
 
+class _Masked(TorchFunctionMode):
+    """Assign where a mask is true as ``torch.where`` does, within Pyro's splines."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is Tensor.__bool__:  # of an assertion
+            return True
+        masked = len(args) > 1 and isinstance(args[1], Tensor) and args[1].dtype == torch.bool
+        if masked and func is Tensor.__getitem__:  # which is assigned by the same mask
+            return args[0]
+        if masked and func is Tensor.__setitem__:
+            target, mask, values = args
+            return target.copy_(torch.where(mask, values, target))
+        return func(*args, **(kwargs or {}))
+
+
+def _rational(spline: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with _Masked():
+        return spline(*args, **kwargs)
+
+
+_CELLS = tuple(
+    f"{kind}{cell}" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu") for cell in ("", "_cell")
+)
+_SPLINE = "_monotonic_rational_spline"
+_REPLACED: tuple[tuple[Any, str, Any], ...] = (
+    (Distribution, "_validate_sample", _unchecked),
+    (torch_log, "safe_log", _safe_log),
+    (Multinomial, "log_prob", _multinomial),
+    (stable, "_stable_log_prob", _stable),
+    (OrderedLogistic, "__init__", _ordered),
+    (splines, _SPLINE, partial(_rational, getattr(splines, _SPLINE))),
+    *((_VF, name, partial(_of_own_state, getattr(_VF, name))) for name in _CELLS),
+)
+
+
+@contextmanager
+def out_of_place() -> Iterator[None]:
+    """Replace what Pyro and torch compute in place, which vmap does not support."""
+    kept = [getattr(owner, name) for owner, name, _ in _REPLACED]
+    for owner, name, new in _REPLACED:
+        setattr(owner, name, new)
+    try:
+        yield
+    finally:
+        for (owner, name, _), old in zip(_REPLACED, kept, strict=True):
+            setattr(owner, name, old)
+
+
 @contextmanager
 def plates(
     is_records: Callable[[str, Any, bool], bool], indices: tuple[int, ...] = (0,)
@@ -110,6 +182,47 @@ def plates(
         yield
     finally:
         SubsampleMessenger._subsample = staticmethod(plain)
+
+
+class Inside(Messenger):  # type: ignore[misc]
+    """Hide the sites outside a plate, and forget them where ``pyro.markov`` counts sites."""
+
+    def __init__(self, plate: str) -> None:
+        super().__init__()
+        self.plate = plate
+        self.hidden: set[str] = set()
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if not in_plate(msg, self.plate):
+            msg["stop"] = True
+            self.hidden.add(msg["name"])
+            return
+        scope = msg["infer"].get("_markov_scope", {})
+        for name in self.hidden & scope.keys():
+            del scope[name]
+
+
+class DrawnByModel(Messenger):  # type: ignore[misc]
+    """Remember what ``ConjugateReparam`` draws outside a plate, which no trace has."""
+
+    def __init__(self, plate: str) -> None:
+        super().__init__()
+        self.plate = plate
+        self.found: dict[str, Tensor] = {}
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        own = msg["infer"].get("_do_not_trace") and msg["infer"].get("is_auxiliary")
+        if own and not in_plate(msg, self.plate):
+            if msg["value"].requires_grad:
+                wrong = "is drawn by the model itself from parameters"
+                remedy = "leave that out: the guide draws it"
+                raise MisfitError([Misfit(f"latent site {msg['name']!r}", wrong, remedy)])
+            self.found[msg["name"]] = msg["value"]
+
+
+def in_plate(site: Mapping[str, Any], plate: str) -> bool:
+    """Whether a traced site is in the plate."""
+    return any(frame.name == plate for frame in site["cond_indep_stack"])
 
 
 class Reparameterise(Messenger):  # type: ignore[misc]

@@ -28,6 +28,7 @@ from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.descent import Descent, GradientClip, tell_ignored
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
+from bdpvi.programs.shown_loss import UNDISCLOSED, with_loss
 from bdpvi.programs.sources import RecordBatch
 from bdpvi.releases import basis
 from bdpvi.releases.noisy_sum import NoisySum
@@ -54,12 +55,12 @@ class PrivateSVI:
             memory and by value. The search is for mistakes: it does not see globals of installed
             packages, or numbers computed from the records, such as means.
         optim: an optimiser of ``pyro.optim``.
-        loss: ``Trace_ELBO``; ``TraceMeanField_ELBO``, here with all terms sampled; or
-            ``TraceEnum_ELBO``, which sums enumerated latents of the model out. Pyro's
-            ``JitTrace_ELBO``, ``JitTraceEnum_ELBO`` and ``JitTraceMeanField_ELBO`` record the
-            tensor operations of a step in the first call, on made-up records, and replay them:
-            twice as fast or more. What is no tensor argument, no parameter and no draw, such as a
-            buffer, an attribute or a counter, then keeps the value that it had in the first call.
+        loss: ``Trace_ELBO``; ``TraceMeanField_ELBO``; or
+            ``TraceEnum_ELBO``, which sums enumerated latents of the model out. After the first 80
+            steps the tensor operations of a step are recorded, on made-up records, and replayed,
+            three times as fast, as long as the replay is what model and guide do. With Pyro's
+            ``JitTrace_ELBO``, ``JitTraceEnum_ELBO`` and ``JitTraceMeanField_ELBO`` from the first
+            step on, and a program for which that is not so is refused.
         clip: C, bound on the norm of each record's gradient in the unconstrained global latents and
             the parameters that its own sites use. Public, as all arguments are.
         noise_multiplier: z; the sum of the gradients gets noise of standard deviation zC.
@@ -70,6 +71,10 @@ class PrivateSVI:
         plate: name of the plate over the records, if it is ambiguous.
         seed: None for anything that you share. A number makes an experiment, which is repeatable:
             whoever knows the seed can subtract the noise.
+        noisy_loss: None, or a pair (B, z) for a loss that may be shown: :meth:`step` then returns
+            an estimate from the records' losses, each cut off at ±B, whose sum gets noise of
+            standard deviation zB. A step is charged for both sums: with a z of four times
+            ``noise_multiplier`` as one whose noise is 3 % smaller.
 
     Raises:
         ValueError: naming the argument that is out of range.
@@ -86,7 +91,9 @@ class PrivateSVI:
     >>> optim, loss = pyro.optim.Adam({"lr": 0.05}), pyro.infer.Trace_ELBO()
     >>> svi = PrivateSVI(model, guide, optim, loss, clip=1.0, noise_multiplier=2.0, rate=0.05)
     >>> for _ in range(50):
-    ...     svi.step(x, y)
+    ...     loss = svi.step(x, y)
+    >>> print(f"{loss:.2f}")
+    undisclosed
     >>> round(svi.get_epsilon(1e-5), 2), bool(guide.median()["w"][0] > 0.5)
     (0.78, True)
     >>> pyro.clear_param_store()
@@ -105,19 +112,21 @@ class PrivateSVI:
         ledger: Ledger | None = None,
         plate: str | None = None,
         seed: int | None = None,
+        noisy_loss: tuple[float, float] | None = None,
     ) -> None:
-        check_steps(guide)
+        check_steps(guide, seals=True)
         if not isinstance(optim, PyroOptim):
             raise ValueError(
                 f"optim={type(optim).__name__} is none of pyro.optim; use pyro.optim.Adam(...)"
             )
         self.model, self.guide, self.optim, self.loss = model, guide, optim, loss
         self.plate, self._ledger = plate, ledger
-        self._clip = GradientClip(bound=validate.positive("clip", clip))
+        only = GradientClip(bound=validate.positive("clip", clip))
+        self._clip, noise = with_loss(only, noise_multiplier, noisy_loss)
         self._mechanism = NoisySum(
             rate=validate.rate("rate", rate),
             clip=1.0,
-            noise_multiplier=noise_multiplier,
+            noise_multiplier=noise,
             size=1,
             records=1,
             seed=seed,
@@ -127,17 +136,20 @@ class PrivateSVI:
         self._told = False
 
     @on_host
-    def step(self, *args: Any, **kwargs: Any) -> None:
-        """Charge a step, then take it.
+    def step(self, *args: Any, **kwargs: Any) -> float:
+        """Charge a step, then take it, and return what may be shown of the loss.
 
-        Nothing is returned: the loss is computed from records without noise. The owner may look at
-        :meth:`evaluate_loss`.
+        By default this is a NaN, which prints as ``undisclosed`` and may be added: the loss follows
+        from records without noise, and the owner may look at :meth:`evaluate_loss`. With
+        ``noisy_loss=`` it is an estimate of the negative ELBO of all records at the step's draw,
+        private as the parameters are.
 
         Args:
-            args, kwargs: the arguments of model and guide, the same in every step: **all** records,
-                as tensors with a row for each, or one torch ``Dataset`` or another sequence whose
-                items are the arguments, or what :func:`bdpvi.datasets.from_blocks` returns.
-                Numbers, strings and modules are public constants.
+            args, kwargs: the arguments of model and guide: **all** records in every step, as
+                tensors with a row for each (copies are understood), or one torch ``Dataset`` or
+                another sequence whose items are the arguments, or what
+                :func:`bdpvi.datasets.from_blocks` returns. Numbers, strings and modules are public,
+                and may change from step to step, as a weight that is annealed.
 
         Raises:
             BudgetExceededError: if the step would cost more than the ledger's budget has left.
@@ -156,6 +168,7 @@ class PrivateSVI:
         if not self._told:
             tell_ignored(descent.ignored, 3)
             self._told = bool(descent.ignored)
+        return UNDISCLOSED if self._clip.loss is None else descent.loss
 
     @on_host
     def evaluate_loss(self, *args: Any, **kwargs: Any) -> float:
@@ -262,7 +275,7 @@ class PrivateSVI:
             ledger = given.ledger if ledger is None else ledger
         arguments = Arguments.of(args, kwargs) if given is None else Arguments.of_data(given)
         if self._descent is not None and self._charged is not None:
-            self._descent.program.arguments.check_same(arguments)
+            self._descent.follow(arguments)
             return self._descent, self._charged
         if not arguments.length:
             raise ValueError("step: the records are 0; at least 1 is needed. Nothing was charged")
@@ -274,7 +287,7 @@ class PrivateSVI:
         shown = in_arrays(source) or {f"argument {at}": one for at, one in enumerate(rows)}
         mechanism = replace(
             self._mechanism,
-            size=program.size,
+            size=program.size + self._clip.more,
             length=arguments.length,
             assumptions=basis.given_assumptions(source, **shown),
         )

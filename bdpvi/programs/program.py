@@ -24,9 +24,6 @@ import torch
 from pyro import poutine
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 from pyro.infer.autoguide import AutoGuide
-from pyro.infer.traceenum_elbo import _compute_model_factors
-from pyro.ops import packed
-from pyro.ops.contract import contract_tensor_tree
 from pyro.poutine import Trace
 from pyro.poutine.guide import GuideMessenger
 from torch import Tensor, nn
@@ -38,8 +35,16 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.misfits import Misfit, MisfitError
 from bdpvi.models.parameters import Holder, Parameters, modules_of
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.effects import Reparameterise, out_of_place, plates
+from bdpvi.programs.effects import (
+    DrawnByModel,
+    Inside,
+    Reparameterise,
+    in_plate,
+    out_of_place,
+    plates,
+)
 from bdpvi.programs.sources import Rows
+from bdpvi.programs.terms import negative_elbo, summed_out
 
 
 class Draw(NamedTuple):
@@ -72,6 +77,7 @@ class Program:
         holder: the modules that own the other parameters.
         direct: names of the parameters θ that a record's sites use.
         local: whether the guide has local latents.
+        losses: whether gradients have a last column with the records' losses.
     """
 
     model: Callable[..., Any]
@@ -85,6 +91,7 @@ class Program:
     direct: tuple[str, ...]
     local: bool
     holder: Holder = field(repr=False)
+    losses: bool = False
 
     @property
     def dim(self) -> int:
@@ -110,8 +117,10 @@ class Program:
         """Draw the global latents from the guide, which is run on a record of zeros."""
         with self.alone():
             guided = self.traced(self.guide)
-            modelled = self.traced(poutine.replay(self.model, guided))
-            return self._draw_of(guided, modelled)
+            with DrawnByModel(self.plate) as own:
+                modelled = self.traced(poutine.replay(self.model, guided))
+            made = self._draw_of(guided, modelled)
+            return made._replace(fixed={**made.fixed, **own.found})
 
     def traced(self, program: Callable[..., Any]) -> poutine.Trace:
         """Return the trace of a program, such as the guide, on a record of zeros."""
@@ -119,12 +128,8 @@ class Program:
         return poutine.trace(program).get_trace(*args, **kwargs)
 
     def _draw_of(self, guided: poutine.Trace, modelled: poutine.Trace) -> Draw:
-        public = torch.zeros(())
-        for trace, sign in ((modelled, -1), (guided, 1)):
-            trace.compute_log_prob(lambda _, site: not in_plate(site, self.plate))
-            for site in trace.nodes.values():
-                if site["type"] == "sample" and "log_prob_sum" in site:
-                    public = public + sign * site["log_prob_sum"]
+        outside = partial(_outside, self.plate)
+        public = negative_elbo(self.loss, modelled, guided, outside)
         if gone := [site.name for site in self.sites if site.name not in guided.nodes]:
             wrong = "is not in this run of the guide, as it was in the first"
             remedy = "let every run have the same sites, whatever is drawn in it"
@@ -140,6 +145,8 @@ class Program:
 
     def gradients(self, draw: Draw, rows: Rows) -> Tensor:
         """Return each record's gradient of the negative ELBO in (u, θ), (B, D) in float64.
+
+        With :attr:`losses` its term of the negative ELBO is one more column.
 
         Args:
             draw: the latents at which to differentiate.
@@ -157,8 +164,9 @@ class Program:
             (x, y), _ = self.arguments.call(rows)
             return -self.model.scores(x, y, latents).double()
 
-        (u, found), _ = self._of_records(latents, values, fixed, rows)
+        (u, found), losses = self._of_records(latents, values, fixed, rows)
         every = [u, *(found[name].reshape(len(u), -1) for name in self.direct)]
+        every += [losses.unsqueeze(1)] if self.losses else []
         return torch.cat(every, dim=1).double()
 
     def record_losses(self, draw: Draw, rows: Rows) -> Tensor:
@@ -238,17 +246,17 @@ class Program:
     ) -> Tensor:
         guide = Reparameterise()(guide)
         if isinstance(self.loss, TraceEnum_ELBO):
-            (traces,) = self.loss._get_traces(model, guide, args, kwargs)
-            return -_summed_out(*traces)
+            return summed_out(self.loss, model, guide, args, kwargs)
         guided = poutine.trace(guide).get_trace(*args, **kwargs)
         modelled = poutine.trace(poutine.replay(model, guided)).get_trace(*args, **kwargs)
-        return guided.log_prob_sum() - modelled.log_prob_sum()  # type: ignore[no-any-return]
+        return negative_elbo(self.loss, modelled, guided, lambda *_: True)
 
     @cached_property
     def _closed(self) -> bool:
         """Whether a record's gradient has a closed form: its only sites are w and its label."""
         return (
-            type(self.model) is BayesianLogisticRegression
+            not self.losses
+            and type(self.model) is BayesianLogisticRegression
             and [site.name for site in self.sites] == ["w"]
             and not self.direct
             and not self.local
@@ -294,19 +302,8 @@ def keep_parameters(program: Program) -> Iterator[None]:
                 value.grad = None
 
 
-def _summed_out(modelled: poutine.Trace, guided: poutine.Trace) -> Tensor:
-    """Return the ELBO of one record with the model's enumerated latents summed out.
-
-    Pyro's own sum over packed terms branches on values, to support guides that enumerate.
-    """
-    terms, factors, _, sum_dims, scale = _compute_model_factors(modelled, guided)
-    found = [term for one in terms.values() for term in one]
-    if factors:
-        contracted = contract_tensor_tree(factors, sum_dims)
-        found += [packed.scale_and_mask(t, scale=scale) for one in contracted.values() for t in one]
-    total: Tensor = sum(term.sum() for term in found)
-    elbo: Tensor = total - guided.log_prob_sum()
-    return elbo
+def _outside(plate: str, _: str, site: Mapping[str, Any]) -> bool:
+    return not in_plate(site, plate)
 
 
 def _like(values: Tensor, other: Tensor) -> Tensor:
@@ -321,16 +318,7 @@ def _within(
     program: Callable[..., Any], known: Mapping[str, Tensor], plate: str
 ) -> Callable[..., Any]:
     """Return the program with these values, and with only the sites in the plate."""
-
-    def outside(msg: dict[str, Any]) -> bool:
-        return msg["type"] == "sample" and not in_plate(msg, plate)
-
-    return poutine.block(poutine.condition(program, data=dict(known)), hide_fn=outside)  # type: ignore[no-any-return]
-
-
-def in_plate(site: Mapping[str, Any], plate: str) -> bool:
-    """Whether a traced site is in the plate."""
-    return any(frame.name == plate for frame in site["cond_indep_stack"])
+    return Inside(plate)(poutine.condition(program, data=dict(known)))  # type: ignore[no-any-return]
 
 
 def copied(guide: Any, model: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bdpvi._ground.host import HOST, drawing
 from bdpvi._ground.outputs import several
+from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.inference.guide import check_unused
 from bdpvi.models.contract import Site
 from bdpvi.models.misfits import LastSite, Misfit, MisfitError, missing_from_guide, split
@@ -27,14 +29,23 @@ from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import base, is_normal
 from bdpvi.programs.failures import program_error, words_of_site
 from bdpvi.programs.program import Draw, Program, in_plate
-from bdpvi.programs.recording import RECORDED
+from bdpvi.programs.replays import JIT
 from bdpvi.programs.runs import Runs
 
-LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, *RECORDED)
-_OBSERVE = 'hand the targets over, inside the plate: pyro.sample("y", ..., obs=y)'
-_PLATE = "observe it inside the plate over the records"
+LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, *JIT)
+_OBSERVE = (
+    'hand the targets over, inside the plate over the records: pyro.sample("y", ..., obs=y), or '
+    'pyro.factor("y", log_density)'
+)
+_PLATE = (
+    'observe it inside `with pyro.plate("records", len(x)):`, one site for all records and a value '
+    "for each"
+)
+_UNMASKED = (
+    "mask the distribution in place of obs_mask: pyro.sample({!r}, law.mask(seen), obs=...), where "
+    "what stands for a target that is not seen is within the support"
+)
 _STATISTICS = "use GroupNorm or LayerNorm, or layer.eval() if its statistics are public"
-_RECURRENT = "use nn.LSTM, which has one, or write the recurrence with nn.Linear"
 
 
 def read(
@@ -72,7 +83,7 @@ def _read(
     plate: str | None,
 ) -> Program:
     holder = Holder(modules_of(model, guide))
-    if early := [*_in_layers(holder, _BatchNorm, "mixes records", _STATISTICS)]:
+    if early := [*_in_layers(holder)]:
         raise MisfitError(early)
     found = plate or _find_plate(model, guide, arguments)
     runs = Runs(model, guide, arguments, found)
@@ -107,7 +118,20 @@ def _read(
     made = _try_step(made)
     if misfits := list(runs.mixing(guided, found)):
         raise MisfitError(misfits)
+    _tell_if_few(found, runs.sizes.get(found), arguments.length)
     return made
+
+
+def _tell_if_few(plate: str, size: Any, length: int) -> None:
+    """Warn the owner about records that seem to be one batch of those that the plate has."""
+    if isinstance(size, int) and size >= 2 * length > 0:
+        warnings.warn(
+            f"for the owner only: plate {plate!r} has the size {size}, and {length} records were "
+            "handed over. If that is the batch of a DataLoader, hand over all records in every "
+            "step: the Poisson batches are drawn here",
+            PrivacyUtilityWarning,
+            stacklevel=2,
+        )
 
 
 def _find_plate(model: Callable[..., Any], guide: Callable[..., Any], arguments: Arguments) -> str:
@@ -140,8 +164,9 @@ def _check_loss(loss: Any) -> None:
 
 
 def _observed_sites(modelled: poutine.Trace) -> list[Mapping[str, Any]]:
-    """Return the observed sites, or raise a MisfitError if there is none."""
-    observed = [site for site in split(modelled)[1] if not _is_factor(site)]
+    """Return the observed sites, or the factors in plates; raise a MisfitError if there is none."""
+    every = split(modelled)[1]
+    observed = [site for site in every if not _is_factor(site)] or every
     if not observed:
         raise MisfitError([Misfit("model", "observes no site", _OBSERVE)])
     return observed
@@ -170,12 +195,12 @@ def _plate(modelled: poutine.Trace) -> str:
     return common[0]
 
 
-def _in_layers(holder: Holder, kinds: Any, wrong: str, remedy: str) -> Iterator[Misfit]:
-    """Yield the layers of these kinds, but for batch normalisations that are not training."""
+def _in_layers(holder: Holder) -> Iterator[Misfit]:
+    """Yield the batch normalisations that are training."""
     for name, layer in holder.named_modules():
-        if isinstance(layer, kinds) and (layer.training or kinds is not _BatchNorm):
+        if isinstance(layer, _BatchNorm) and layer.training:
             named = f"layer {name.removeprefix('held.')!r} ({type(layer).__name__})"
-            yield Misfit(named, wrong, remedy)
+            yield Misfit(named, "mixes records", _STATISTICS)
 
 
 def _in_model(
@@ -196,7 +221,11 @@ def _in_model(
             )
     for site in latent:
         if in_plate(site, plate):
-            if site["name"] not in guided.nodes:
+            stem = site["name"].removesuffix("_unobserved")
+            if f"{stem}_observed" in modelled.nodes:
+                wrong, remedy = "is a target that obs_mask makes a latent", _UNMASKED
+                yield Misfit(words_of_site(site), wrong, remedy.format(stem))
+            elif site["name"] not in guided.nodes:
                 yield from missing_from_guide(site, isinstance(loss, TraceEnum_ELBO))
         elif site["fn"].support.is_discrete:
             remedy = "make it continuous, or give each record its own, enumerated one"
@@ -278,10 +307,6 @@ def _try_step(made: Program) -> Program:
     except MisfitError:
         raise
     except Exception as error:  # whatever a program of the user's raises
-        in_place = nn.RNN, nn.GRU, nn.RNNCellBase  # torch writes their steps in place
-        alone = "has no gradient of a single record in torch"
-        if wrong := list(_in_layers(made.holder, in_place, alone, _RECURRENT)):
-            raise MisfitError(wrong) from error
         raise program_error("model", "the gradient of one record", last, error) from error
 
 

@@ -63,7 +63,7 @@ class ByPosition:
         read: returns the records at positions.
         length: N.
         holds: what holds the records.
-        place: two calls with the same records have the same.
+        place: two calls with the same objects have the same.
         some: returns records by which they are known again: all in memory, or the first few.
         in_memory: whether nothing is read.
         names: by which a model gets the tensors of a record; () by position.
@@ -88,6 +88,15 @@ class ByPosition:
         """Return records by index."""
         place, names = id(items.source), items.names if items.by_name else ()
         return cls(items.rows, len(items), (items,), place, items.some, names=names)
+
+    def is_same(self, other: ByPosition | Windows) -> bool:
+        """Whether these are the same records, in the same memory or copied."""
+        if self.place == other.place:
+            return True
+        if not (self.in_memory and other.in_memory):
+            return False
+        pairs = zip(self.some(), other.some(), strict=True)
+        return all(_equal(one, another) for one, another in pairs)
 
     def batch(self, mechanism: NoisySum, step: int) -> RecordBatch:
         """Return the Poisson batch of a step."""
@@ -125,6 +134,10 @@ class Windows:
     def __post_init__(self) -> None:
         self.length, self.place = len(self.data), id(self.data.parts)
         self.holds, self.some = (self,), self.data.some
+
+    def is_same(self, other: ByPosition | Windows) -> bool:
+        """Whether these are the same blocks."""
+        return self.place == other.place
 
     def batch(self, mechanism: NoisySum, step: int) -> RecordBatch:
         """Return the batch of a step, after a pass over the blocks unless it is in memory.
@@ -178,6 +191,16 @@ class Windows:
             parts = replace(parts, ahead=_AHEAD, track=None)
         for block in parts.each(_alone):
             yield from block
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same values, where NaN equals NaN; on any two devices."""
+    if (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    other = other.to(one.device)
+    return torch.equal(one, other) or bool(
+        ((one == other) | ((one != one) & (other != other))).all()
+    )
 
 
 def _alone(part: Rows) -> list[Rows]:

@@ -6,6 +6,8 @@ import hashlib
 import inspect
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -13,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from pyro import poutine
-from pyro.infer import ELBO, JitTrace_ELBO, Trace_ELBO
+from pyro.contrib.easyguide import EasyGuide
+from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoGuide, AutoNormal
 from pyro.infer.autoguide.effect import AutoMessenger
 from torch import Tensor
@@ -24,6 +27,7 @@ from bdpvi._ground.checkpoint import Checkpoint, KeptState, settings_of
 from bdpvi._ground.host import HOST, on
 from bdpvi._ground.isolation import isolated
 from bdpvi._ground.outputs import several
+from bdpvi._ground.promotion import Promotion
 from bdpvi.bayesian.inference.fingerprint import described
 from bdpvi.bayesian.inference.guide import check_steps
 from bdpvi.bayesian.inference.optimisers import fused
@@ -31,18 +35,18 @@ from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.datasets.dataset import Data, sample_of_form
 from bdpvi.datasets.named import arguments_of
 from bdpvi.models.contract import Model
-from bdpvi.models.kinds import is_regression
+from bdpvi.models.misfits import MisfitError
 from bdpvi.models.parameters import Holder, TrainedModel, modules_of, typed
 from bdpvi.models.traces import check_without_targets
 from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.course import Course
 from bdpvi.programs.descent import Descent, tell_ignored
-from bdpvi.programs.moments import identified, moments, near_listed, prior_deviations
+from bdpvi.programs.moments import drawn, identified, near_listed, prior_deviations, standardised
 from bdpvi.programs.plan import DPVIPlan
 from bdpvi.programs.program import Program, copied
 from bdpvi.programs.reading import read
-from bdpvi.programs.recording import recorded
+from bdpvi.programs.replays import Replays
 from bdpvi.programs.settings import Settings
 from bdpvi.programs.sources import latents_like
 from bdpvi.releases.estimate import Gaussian, Output
@@ -53,8 +57,6 @@ if TYPE_CHECKING:
     from bdpvi.releases.route import Allowance
 
 _DECAY = 0.1
-_PAYS = 300
-"""Steps from which recording one takes less time than it saves."""
 _START = 4.0
 """The default guide's initial scales, in units of 1/√N: at least those of most posteriors."""
 
@@ -69,6 +71,8 @@ class SuitedDPVI(Settings):
         start: the modules' weights before any training, by their names in a :class:`Holder`.
         sites: shapes of the global latents.
         amortised: whether the guide has latents of single records.
+        mixed: whether model and guide mix types of numbers, as
+            :class:`~bdpvi._ground.promotion.Promotion` has it.
     """
 
     guide: Any = field(repr=False)
@@ -76,6 +80,7 @@ class SuitedDPVI(Settings):
     start: dict[str, Tensor] = field(repr=False)
     sites: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
     amortised: bool = field(default=False, repr=False)
+    mixed: bool = field(default=False, repr=False)
 
     @classmethod
     def of(cls, settings: Settings, model: Model, data: Data, guide: object) -> SuitedDPVI:
@@ -88,24 +93,42 @@ class SuitedDPVI(Settings):
         start = {name: value.clone() for name, value in holder.state_dict().items()}
         given = {one.name: getattr(settings, one.name) for one in fields(Settings)}
         made = cls(**given, guide=guide, size=0, start=start)
-        with isolated(typed(latents_like(data), model, guide)), on(HOST):
-            program = made._read(model, data)
-            if late := sorted(Holder(modules_of(model, guide)).state_dict().keys() - start.keys()):
+        try:
+            return made._tried(model, data)
+        except MisfitError:
+            raise
+        except ValueError:
+            with suppress(ValueError):  # of which the first says more
+                return replace(made, mixed=True)._tried(model, data)
+            raise
+
+    def _tried(self, model: Model, data: Data) -> SuitedDPVI:
+        """Return the route with its size, after a test run."""
+        with self._alone(model, data):
+            program = self._read(model, data)
+            now = Holder(modules_of(model, self.guide)).state_dict()
+            if late := sorted(now.keys() - self.start.keys()):
                 name = late[0].split(".", 2)[-1]  # without the holder's part
                 raise ValueError(
                     f"guide makes {name!r} in its first run, and a training starts anew: make it "
                     "in __init__, and hand a guide of Pyro's over as it is. Nothing was charged"
                 )
-            for known in (moments, prior_deviations):  # refuse before any charge
-                known(program)
-            recorded(program, rows=2)
+            prior_deviations(program)  # refuse before any charge
+            Replays(program, rows=2)  # refuses a loss named Jit that it cannot record
             like, named = data.like[0], arguments_of(data)
             if named or like.is_floating_point():
                 like = typed(latents_like(data), model)
             row = like.new_zeros(1, len(data.feature_names))
             check_without_targets(model, named, row, program.sites)
             sites = {site.name: tuple(site.shape) for site in program.sites}
-            return replace(made, size=program.size, sites=sites, amortised=program.local)
+            return replace(self, size=program.size, sites=sites, amortised=program.local)
+
+    @contextmanager
+    def _alone(self, model: Model, data: Data, seed: int | None = None) -> Iterator[None]:
+        """Run model and guide with nothing of the caller's, in the type of training."""
+        kind, rule = typed(latents_like(data), model, self.guide), nullcontext()
+        with isolated(kind, seed), on(HOST), Promotion() if self.mixed else rule:
+            yield
 
     @property
     def rehearsal(self) -> SuitedDPVI:
@@ -173,7 +196,7 @@ class SuitedDPVI(Settings):
         """Return the latents' mean and covariance, and the model's parameters."""
         self.reset(model)
         start = int(key.child("start"))
-        with isolated(typed(latents_like(data), model, self.guide), seed=start % 2**63), on(HOST):
+        with self._alone(model, data, start % 2**63):
             program = self._read(model, data)
             mechanism = NoisySum(
                 rate=plan.actual_event.rate,
@@ -185,7 +208,7 @@ class SuitedDPVI(Settings):
                 seed=int(key.child("steps")),
             )
             optim = fused(default_optimiser(self.steps, lr=self.lr, decay=_DECAY))
-            descent = Descent(program, optim, mechanism, plan.clip)
+            descent = Descent(program, optim, mechanism, plan.clip, self.steps)
             known = identified(program, model, len(data.feature_names))
             course = Course(descent, self.steps, known)
             track = bars.bar if self.progress else bars.silent
@@ -195,6 +218,8 @@ class SuitedDPVI(Settings):
             mean = near_listed(mean, measured, program, model, data)
             values = {f"of {name}": one for name, one in _values(program, model).items()}
             own = {"mean": mean, "covariance": covariance, "measured": measured}
+            if not course.gaussian:
+                own["shape"] = standardised(drawn(program, self.draws), measured)
             return {**own, "settled": torch.tensor(settled), **values}
 
     def _output(
@@ -218,30 +243,25 @@ class SuitedDPVI(Settings):
             amortised=self.amortised,
             features="" if kind.is_floating_point or arguments else str(kind).split(".")[1],
             arguments=arguments,
+            shape=tuple(map(tuple, found["shape"].tolist())) if "shape" in found else (),
         )
         flat = guide.draws(self.draws, key.child("draws")).to(typed(latents_like(data), model))
-        trained = TrainedModel(model, parameters) if parameters else model
+        trained = TrainedModel.of(model, parameters)
         latents = guide.latents(trained, flat, len(data.feature_names))
-        return Output(latents, guide=guide, flat=flat, model=trained, parameters=parameters)
+        return Output(latents, guide=guide, flat=flat, parameters=parameters)
 
     def _read(self, model: Model, data: Data) -> Program:
         """Return the program; with a copy of a Pyro guide, as each is trained once."""
         guide = self.guide
-        if isinstance(guide, AutoGuide | AutoMessenger):
+        if isinstance(guide, AutoGuide | AutoMessenger | EasyGuide):
             fresh = copied(guide, model)
             if self.rows is not None and isinstance(fresh, _Usual):
                 # With noise a scale that is too large adapts more slowly than one too small.
                 fresh._init_scale = min(fresh._init_scale, _START / math.sqrt(self.rows))
             guide = fresh
-        loss = self._usual_loss(model, data) if self.loss is None else self.loss
+        loss = Trace_ELBO() if self.loss is None else self.loss
         kind = typed(latents_like(data), model, self.guide).dtype
         return read(model, guide, loss, Arguments.of_data(data, kind, self.steps), self.plate)
-
-    def _usual_loss(self, model: Model, data: Data) -> ELBO:
-        """Return a loss that records steps where these are known to be alike, and it pays."""
-        alike = is_regression(model) and isinstance(self.guide, _Usual)
-        here = data.like[0].device.type == "cpu"
-        return JitTrace_ELBO() if alike and here and self.steps >= _PAYS else Trace_ELBO()
 
     def secret(self, model: Model, data: Data, epsilon: float, delta: float) -> Key:
         """Return a key derived from all inputs of a training; begin its checkpoint.
@@ -284,7 +304,7 @@ class SuitedDPVI(Settings):
         It shows what the text of a model or guide does not: closures, sizes, scales.
         """
         self.reset(model)
-        with isolated(typed(latents_like(data), model, self.guide), seed=0), on(HOST):
+        with self._alone(model, data, 0):
             program = self._read(model, data)
             draw = program.draw()
             public = draw.public.detach().reshape(1).double()

@@ -22,6 +22,7 @@ from bdpvi.regression.objective_plan import FAINT, Facts, ObjectivePlan, Rule, S
 from bdpvi.regression.perturbed_objective import Signed, SummedObjective, minima_of
 from bdpvi.releases.row_counts import COUNT, FEWEST, MOST, words_of_rows
 
+_ROWS = 1 << 14
 SHRUNK = "Few columns stand out from the noise: weights of numbers were shrunk after it was added"
 """What a receipt says of weights that :mod:`bdpvi.regression.few_columns` has changed."""
 
@@ -252,6 +253,13 @@ def signed_design(
     records: tuple[Tensor, ...], model: BayesianLogisticRegression, plan: ObjectivePlan
 ) -> Signed:
     """Return some records as the objective sees them; the model clamps features."""
-    x, *others = records
-    design = model.design(x.double())
-    return Signed.of(replace(plan, limit=math.inf), design[:, : plan.facts.columns], *others)
+    clamped, size = replace(plan, limit=math.inf), len(records[0])
+    signed = torch.empty(size, plan.facts.weights, dtype=torch.float64)
+    weights, longest, sizes = signed.new_empty(size), 0.0, 0.0
+    for start in range(0, size, _ROWS):  # so that there is one copy of them
+        rows = slice(start, start + _ROWS)
+        x, *others = (one[rows] for one in records)
+        some = Signed.of(clamped, model.design(x.double())[:, : plan.facts.columns], *others)
+        signed[rows], weights[rows] = some.signed, some.weights
+        longest, sizes = max(longest, some.longest), sizes + some.sizes
+    return Signed(signed, weights, longest, sizes)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from bdpvi.datasets.encoding import Encoding
 
 RELEASE_FORMAT = 5
+TYPES = ("float64", "float32", "float16", "bfloat16")
+"""Torch's types of the numbers of a file; the first one is the usual one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,7 @@ class Shared:
         receipt, feature_names, preprocessing: as in :class:`bdpvi.Release`.
         model: the model, if JSON can describe it.
         estimate, guide: as in :class:`bdpvi.Release`; files of earlier versions have none.
+        types: of the numbers that are not float64, by their names, such as "latents.w".
     """
 
     format: int = RELEASE_FORMAT
@@ -38,6 +41,7 @@ class Shared:
     preprocessing: Mapping[str, Any]
     estimate: Estimate | None = None
     guide: Gaussian | None = None
+    types: Mapping[str, str] = field(default_factory=dict, metadata={"absent": {}})
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Shared:

@@ -6,21 +6,29 @@ It is said before a file is read, and never found out from its rows.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
 from bdpvi._ground import store
+from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets.looks import ReadingWarning
 from bdpvi.datasets.measuring import repeated_identifiers
+from bdpvi.datasets.origin import DECLARED
+from bdpvi.datasets.records import People
+from bdpvi.datasets.units import ONE_ROW as ONE_ROW
 from bdpvi.privacy.book import ROW, Unsaid
 
-ONE_ROW = "one row each"
-"""The declaration that no person has several rows."""
 OTHER_PEOPLE = "in no other account, though rows may be equal"
 """The declaration that nobody in a table is in another account's, whose rows it shares."""
 _REPEATED = (
     "for the owner only: column {name!r} has a value more than once. If it names persons, "
     "unit={name!r} (--unit {name}) makes the guarantee one for all rows of a person"
+)
+_UNSAID = (
+    "unit: ε is for one row. If a person may have several, give unit=bdpvi.tables.Unit(persons, "
+    "rows=k); unit=bdpvi.tables.Unit() says that everybody has one"
 )
 
 
@@ -64,6 +72,19 @@ person, or unit=bdpvi.tables.Unit() (--one-row-per-person) if everybody has one 
             "rows of a person, or unit=bdpvi.tables.Unit() (--one-row-per-person) if everybody has "
             "one row"
         )
+
+
+def warn_of_unsaid(people: People, noted: Mapping[str, Any], level: int = 3) -> None:
+    """Warn where nothing says whether a person has several of some records.
+
+    Args:
+        people: the people of the records.
+        noted: how they were made; those of a table's columns were asked for where they were read.
+        level: the ``stacklevel`` of the warning.
+    """
+    asked = people.unit != ROW or "persons" in noted.get(DECLARED, {})
+    if not (asked or noted.get("encoding")):
+        warnings.warn(_UNSAID, PrivacyUtilityWarning, stacklevel=level)
 
 
 def warn_of_repeats(frame: pd.DataFrame, unit: str, level: int = 3) -> None:

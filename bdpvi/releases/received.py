@@ -14,7 +14,7 @@ from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import Model
 from bdpvi.models.kinds import Known, shapes
 from bdpvi.releases.basis import ASSUMED
-from bdpvi.releases.content import Shared
+from bdpvi.releases.content import TYPES, Shared
 from bdpvi.releases.released import Release
 
 
@@ -25,10 +25,12 @@ def release_of(content: bytes, model: Model | None = None) -> Release:
         ValueError: if an entry, which it names, is missing or wrong.
     """
     given = schema.parsed(content)
-    samples = _numbers("samples", given.pop("samples", None))
-    latents = _named_numbers("latents", given.pop("latents", None))
-    parameters = _named_numbers("parameters", given.pop("parameters", {}))
+    numbers = {name: given.pop(name, {}) for name in ("samples", "latents", "parameters")}
     shared = Shared.of(given)
+    samples = _numbers("samples", numbers["samples"], shared)
+    latents, parameters = (
+        _named_numbers(name, numbers[name], shared) for name in ("latents", "parameters")
+    )
     model = model or shared.model
     if model is None:
         raise ValueError("the file does not contain the model: give the fitted one, model=")
@@ -36,29 +38,18 @@ def release_of(content: bytes, model: Model | None = None) -> Release:
         raise ValueError("samples must have shape (draws, d), and latents as many draws")
     if isinstance(model, Known):
         _check_shapes(model, latents, shared)
-    else:  # in the type of its networks, in which the draws were made
-        from bdpvi.models.parameters import typed  # late: it loads Pyro
-
-        samples = typed(samples, model)
-        latents = {name: typed(value, model) for name, value in latents.items()}
     _check_words(shared, getattr(model, "classes", 0))
     return Release(
         samples=samples,
         latents=latents,
         receipt=shared.receipt,
-        model=_trained_model(model, parameters) if parameters else model,
+        model=model,
         feature_names=distinct_names(shared.feature_names),
         preprocessing=shared.preprocessing,
         estimate=shared.estimate,
         guide=shared.guide,
         parameters=parameters,
     )
-
-
-def _trained_model(model: Model, parameters: Mapping[str, torch.Tensor]) -> Model:
-    from bdpvi.models.parameters import TrainedModel  # late: it loads Pyro
-
-    return TrainedModel(model, parameters)
 
 
 def _check_shapes(model: Known, latents: Mapping[str, torch.Tensor], shared: Shared) -> None:
@@ -115,15 +106,16 @@ def _check_words(shared: Shared, classes: int) -> None:
         )
 
 
-def _named_numbers(name: str, given: object) -> dict[str, torch.Tensor]:
+def _named_numbers(name: str, given: object, shared: Shared) -> dict[str, torch.Tensor]:
     if not isinstance(given, dict):
         raise ValueError(f"{name} must be a JSON object, got {given!r:.80}")
-    return {key: _numbers(f"{name}.{key}", value) for key, value in given.items()}
+    return {key: _numbers(f"{name}.{key}", value, shared) for key, value in given.items()}
 
 
-def _numbers(name: str, value: object) -> torch.Tensor:
+def _numbers(name: str, value: object, shared: Shared) -> torch.Tensor:
+    kind = validate.choice(f"types.{name}", shared.types.get(name, TYPES[0]), TYPES)
     try:
-        tensor = torch.tensor(value, dtype=torch.float64)
+        tensor = torch.tensor(value, dtype=getattr(torch, kind))
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{name} must be numbers: {error}") from error
     return validate.finite(name, tensor)

@@ -15,6 +15,7 @@ from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.named import features_of
 from bdpvi.models.contract import Model, with_features
+from bdpvi.models.kinds import Known
 from bdpvi.models.predictions import class_probabilities, predictive_means, survival_draws
 from bdpvi.privacy.cost import Cost
 from bdpvi.releases.content import Published
@@ -47,6 +48,12 @@ class Release(Published):
     """
 
     secret: Cost | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.parameters or not isinstance(self.model, Known):
+            from bdpvi.models.parameters import TrainedModel  # late: it loads Pyro
+
+            object.__setattr__(self, "model", TrainedModel.of(self.model, self.parameters))
 
     def __getstate__(self) -> dict[str, Any]:
         # A pickle or a copy for another process may be shared like the release.
@@ -169,8 +176,10 @@ class Release(Published):
     def to_inference_data(self, x: Any = None) -> Any:
         """Return the samples for ArviZ, with the receipt as attributes of each group.
 
-        The draws are independent: one chain. It contains nothing of :attr:`cost`. In the
-        attributes booleans are 0 and 1, and None is left out, so that it can be saved.
+        The draws are independent: one chain. It contains nothing of :attr:`cost`, and no
+        ``log_likelihood``: of the records behind the release it would be secret, and
+        :func:`bdpvi.compare_models` asks people held out at a charge. In the attributes booleans
+        are 0 and 1, and None is left out, so that it can be saved.
 
         Args:
             x: features of records, (N, d), or for a model of several arguments as for

@@ -10,7 +10,7 @@ from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import visible
 from bdpvi.models.contract import Model
 from bdpvi.models.kinds import Known
-from bdpvi.releases.content import Shared
+from bdpvi.releases.content import TYPES, Shared
 from bdpvi.releases.received import release_of
 from bdpvi.releases.released import Release
 
@@ -44,6 +44,12 @@ def release_bytes(release: Release) -> bytes:
             "seed, so it is not saved; leave the seed out"
         )
     model = release.model
+    values = {
+        "samples": release.samples,
+        **{f"latents.{name}": value for name, value in release.latents.items()},
+        **{f"parameters.{name}": value for name, value in release.parameters.items()},
+    }
+    types = {name: str(value.dtype).split(".")[1] for name, value in values.items()}
     shared = Shared(
         receipt=release.receipt,
         model=model if isinstance(model, Known) else None,
@@ -51,6 +57,7 @@ def release_bytes(release: Release) -> bytes:
         preprocessing=release.preprocessing,
         estimate=release.estimate,
         guide=release.guide,
+        types={name: one for name, one in types.items() if one != TYPES[0]},
     )
     numbers = {
         "samples": release.samples.tolist(),

@@ -65,7 +65,7 @@ _UNTRAINED = (
 )
 _AMORTISED = (
     ". The guide approximates latents of single records, so estimates may be far off and intervals "
-    "far too narrow. Integrate them out of the likelihood, by a closed form or by quadrature"
+    "far too narrow. Integrate them out of the likelihood, as bdpvi.models.grouped does"
 )
 _UNTRIED = (
     ". How often intervals hold the truth was measured for this library's regressions alone: to "
@@ -118,7 +118,7 @@ def summarised(
             guide = release.guide
             reason += _UNTRAINED * (not guide.settled) + _AMORTISED * guide.amortised
             reliable = seen >= SHARE * len(shown) and guide.settled and not guide.amortised
-            if reliable and not _of_features(release):
+            if reliable and (guide.shape or not _of_features(release)):
                 reliable, reason = None, reason + _UNTRIED
         if _of_features(release):
             which = "its first" if _minima(release) else "the one with the smallest variance"

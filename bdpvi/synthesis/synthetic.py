@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from bdpvi._ground import schema as files
 from bdpvi._ground import store, validate
@@ -221,5 +221,5 @@ def combine(estimates: Sequence[float], level: float = 0.95) -> Combined:
         )
     mean, number = float(values.mean()), len(values)
     spread = math.sqrt((1 + 1 / number) * float(values.var(ddof=1)))
-    half = float(t.ppf((1 + level) / 2, number - 1)) * spread
+    half = float(stdtrit(number - 1, (1 + level) / 2)) * spread
     return Combined(mean=mean, low=mean - half, high=mean + half)

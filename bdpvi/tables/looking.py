@@ -86,7 +86,7 @@ def look(
         epsilon=epsilon or 0.0,
         delta=delta,
         public=public if public.types else replace(public, types=rows.schema),
-        unit=Unit(unit) if isinstance(unit, str) else unit,
+        unit=unit if unit is None or isinstance(unit, Unit) else Unit(unit),
     )
     alone = is_path(table) and not in_blocks(table)
     if machine.executor is None and alone:

@@ -25,6 +25,7 @@ from bdpvi.bayesian.releases import release
 from bdpvi.datasets.dataset import BlockData, Data, Dataset, in_arrays
 from bdpvi.datasets.items import by_index, pair
 from bdpvi.datasets.named import by_argument, has_arguments
+from bdpvi.datasets.origin import declared
 from bdpvi.datasets.weights import refuse_weights
 from bdpvi.guides import Laplace
 from bdpvi.models.contract import Model
@@ -32,13 +33,14 @@ from bdpvi.models.linear import BayesianLinearRegression
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.assumptions import sentences
+from bdpvi.privacy.book import ROW
 from bdpvi.privacy.cost import Cost
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.programs.training import SuitedDPVI
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
-from bdpvi.releases import basis
+from bdpvi.releases import basis, persons
 from bdpvi.releases.account import with_history
 from bdpvi.releases.mechanisms import CountRows, Solve
 from bdpvi.releases.receipt import AIMED, Receipt
@@ -181,14 +183,11 @@ class Prepared:
             noise_scale=None,
             step=None,
         )
-        model = output.model
-        if model is None:
-            model = route.predicting(self.model, plan.settings)
         return Release(
             samples=flat(latents) if output.flat is None else output.flat.to(HOST),
             latents=latents,
             receipt=with_history(receipt, self.ledger),
-            model=model,
+            model=route.predicting(self.model, plan.settings),
             feature_names=self.data.feature_names,
             preprocessing=noted,
             estimate=output.estimate,
@@ -210,6 +209,7 @@ def fit_private(
     guide: object = None,
     guarantee: Guarantee | None = None,
     ledger: Ledger | None = None,
+    unit: Any = None,
 ) -> Release:
     """Charge, fit with noise, and release: in one go, as there is no secret fit to draw from.
 
@@ -237,9 +237,16 @@ def fit_private(
         guarantee: :class:`~bdpvi.bayesian.guarantees.BayesianDP` for a draw whose ε is certified,
             by :class:`bdpvi.guides.Laplace` of :class:`BayesianLogisticRegression`.
         ledger: what is charged; by default the one that came with ``data``.
+        unit: the person of each row, (N,), or the name of their column in a frame or a mapping, if
+            the guarantee is for all rows of a person; or :class:`bdpvi.tables.Unit` of either, with
+            the most rows of each to use. ``Unit()`` says that everybody has one row.
 
     Returns:
         The release, with its receipt; :func:`bdpvi.save_release` writes it.
+
+    Warns:
+        PrivacyUtilityWarning: if neither ``unit`` nor ``data`` say whether a person has several
+            rows.
 
     Raises:
         BudgetExceededError: if the ledger's budget does not suffice; nothing is charged or drawn.
@@ -264,7 +271,11 @@ preprocessing bounds read from this table
             f"guarantee={guarantee!r} is for bdpvi.release of a fit; route=PosteriorDraws() gives "
             "draws behind a gate here"
         )
+    data, people, said = with_people(data, unit, ledger)
     data = _records(model, data, route, guarantee)
+    if unit is not None:
+        noted = declared(data.preprocessing, said)
+        data = replace(data, people=people or data.people, preprocessing=noted)
     if guarantee is not None and not isinstance(guarantee, WorstCaseDP):
         if route is not None:
             raise ValueError(
@@ -279,6 +290,7 @@ preprocessing bounds read from this table
         guide = Laplace(model) if guide is None else guide
         fitted = fit(model, guide, data, ledger=ledger, progress=False)
         return release(fitted, epsilon=epsilon, delta=delta, guarantee=guarantee)
+    persons.warn_of_unsaid(data.people, data.preprocessing, 5)
     route = _usual(model) if route is None else route
     prepared = Prepared.of(model, data, route, guide=guide, ledger=ledger)
     found, work = prepared.route, None
@@ -292,6 +304,28 @@ preprocessing bounds read from this table
         secret = found.secret(prepared.model, data, epsilon, delta)
         work = Transaction(prepared.ledger, secret, kept=True, what=prepared.what)
     return prepared.release(epsilon=epsilon, delta=delta, work=work)
+
+
+def with_people(data: Any, unit: Any, ledger: Ledger | None) -> Any:
+    """Return :func:`bdpvi.datasets.units.of_people`, with people as the ledger names them."""
+    from bdpvi.datasets.units import NAMELESS, of_people  # late: they load pandas
+
+    known = data.people.unit if isinstance(data, Dataset | BlockData) else ROW
+    wanted = ROW if ledger is None else ledger.unit
+    if unit is not None and (isinstance(data, BlockData) or known != ROW):
+        raise ValueError(
+            "unit: these records have it where they were made; give it there, as to "
+            "bdpvi.datasets.from_blocks"
+        )
+    data, people, said = (data, None, {}) if unit is None else of_people(data, unit)
+    if ledger is not None and wanted != ROW and people is None and known == ROW:
+        raise ValueError(
+            f"ledger is for {ledger.book().whose}: say whose rows these are, by "
+            f"unit=bdpvi.tables.Unit(persons, rows={ledger.rows_per_unit})"
+        )
+    if people is not None and people.unit == NAMELESS and wanted != ROW:
+        people.unit = wanted
+    return data, people, said
 
 
 def _records(

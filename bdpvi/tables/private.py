@@ -118,7 +118,7 @@ def private(
         intervals=intervals,
         guarantee=guarantee,
         public=public or Public(),
-        unit=Unit(unit) if isinstance(unit, str) else unit,
+        unit=unit if unit is None or isinstance(unit, Unit) else Unit(unit),
     )
     work = work_of(
         table, asked, out=out, secret=secret, ledger=ledger, budget=budget, machine=machine

@@ -122,6 +122,10 @@ def protected_unit(known: TableFile, path: object, unit: Unit | None) -> dict[st
         ValueError: if neither says it of a file.
     """
     given = unit or Unit()
+    if not isinstance(given.column, str):
+        raise ValueError(
+            f"unit must be the name of a column of the table, got {type(given.column).__name__}"
+        )
     whom = known.people(given.column, given.rows, unit is not None and not unit.column)
     persons.check_said(path, **whom)
     return {name: whom[name] for name in ("unit", "rows_per_unit")}

@@ -95,7 +95,7 @@ class Request:
     @property
     def one_row_per_person(self) -> bool:
         """Whether it is said that everybody has one row."""
-        return self.unit is not None and not self.unit.column
+        return self.unit is not None and self.unit.one_row
 
     @property
     def bayesian(self) -> bool:

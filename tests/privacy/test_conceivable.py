@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,11 +180,15 @@ def test_the_largest_bound_is_that_of_all_bounds(added: bool, epsilon: float) ->
 
 
 def test_a_large_bound_behind_many_loose_ones_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick, tight = torch.linspace(1.0, 0.6, 40), torch.full((40,), 0.1)
+    quick, tight = torch.linspace(1.0, 0.6, 40).double(), torch.full((40,), 0.1).double()
     tight[37] = 0.5
 
-    def bounds(of: Any, records: int, epsilon: float, tries: Any = None) -> Tensor:
-        return quick if tries else tight[of(torch.arange(records))]
+    def first(*_: Any) -> Any:
+        yield torch.arange(40), SimpleNamespace(bound=lambda epsilon: (quick, torch.ones(40)))
 
-    monkeypatch.setattr("bdpvi.privacy.inversion.hockey_stick_bound", bounds)
+    def again(of: Any, records: int, epsilon: float, tries: Any) -> Tensor:
+        return tight[of(torch.arange(records))]
+
+    monkeypatch.setattr("bdpvi.privacy.inversion.inversions", first)
+    monkeypatch.setattr("bdpvi.privacy.inversion.hockey_stick_bound", again)
     assert largest_bound(lambda rows: rows, 40, 1.0) == (37, 0.5)  # type: ignore[arg-type, return-value]

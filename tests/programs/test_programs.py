@@ -353,12 +353,19 @@ def test_a_parameter_of_two_names_is_trained_once() -> None:
     assert len(program.parameters) == 2
 
 
-def test_constants_must_stay_as_they_were() -> None:
+def test_constants_are_those_of_the_last_call_and_records_those_of_the_first() -> None:
     x, y = table()
     first = Arguments.of((x, y, 0.5), {})
-    first.check_same(Arguments.of((x, y, 0.5), {}))
-    with pytest.raises(ValueError, match="other non-tensor arguments than in the first call"):
-        first.check_same(Arguments.of((x, y, 1.0), {}))
+    again = first.following(Arguments.of((x.clone(), y.clone(), 1.0), {}))
+    assert again.constants == (1.0,)
+    assert again.tables[0] is x
+    holes = x.clone()
+    holes[3, 1] = torch.nan
+    blank = Arguments.of((holes, y), {})
+    blank.following(Arguments.of((holes.clone(), y), {}))
+    for other in (x.index_add(0, torch.tensor([2]), torch.ones(1, x.shape[1])), x.half()):
+        with pytest.raises(ValueError, match="other records than in the first call: hand over"):
+            first.following(Arguments.of((other, y, 0.5), {}))
 
 
 def test_what_records_draw_does_not_follow_from_what_latents_drew(

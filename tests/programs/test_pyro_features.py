@@ -39,9 +39,7 @@ def _benchmark() -> ModuleType:
 features = _benchmark()
 ROWS = {f"{row.kind}: {row.name}": row for row in features.rows()}
 OTHERWISE = {
-    "reparam: ConjugateReparam": features.REFUSED,
     "guide: AutoGaussian, dense": features.OTHER,
-    "guide: AutoLaplaceApproximation": features.REFUSED,
 }
 NOT_RECORDED = {
     "target: SineBivariateVonMises",
@@ -72,20 +70,20 @@ def test_parameters_are_those_of_svi_to_1e_6(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
-def test_recorded_steps_are_those_of_svi_or_refused(name: str) -> None:
+def test_recorded_steps_are_those_of_svi_and_few_fall_back(name: str) -> None:
     how, why = features.compared(ROWS[name], steps=3, recorded=True)
-    if name in NOT_RECORDED:
-        assert how == features.REFUSED
-        assert "cannot be recorded" in why
-    elif how == features.NOT_BY_SVI:
+    if how == features.NOT_BY_SVI:
         assert name in NOT_BY_SVI, why
     else:
         assert how == OTHERWISE.get(name, features.AS_SVI), why
+    if how == features.AS_SVI:
+        assert ("cannot be recorded" in why) == (name in NOT_RECORDED), why
 
 
-def test_at_least_97_in_100_features_are_trained() -> None:
+def test_all_features_but_one_are_trained() -> None:
     able = len(ROWS) - len(NOT_BY_SVI)
-    assert able - len(OTHERWISE) >= 0.97 * able
+    assert len(OTHERWISE) == 1
+    assert able - len(OTHERWISE) >= 139
 
 
 N = 3000
