@@ -191,9 +191,7 @@ def main() -> None:
         answer = subprocess.run(ask, check=True, capture_output=True, text=True).stdout
         for (_, _, found), theirs in zip(rows, json.loads(answer), strict=False):
             found["d3p DPSVI"] = theirs
-    print(
-        "\n| d | | accuracy | first step, s | of the next 100, ms | a step, ms | over plain SVI |"
-    )
+    print("\n| d | | accuracy | first step, s | next 100, ms | a step, ms | over plain SVI |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for d, hidden, found in rows:
         plain = found["SVI, Trace_ELBO"]["step"]

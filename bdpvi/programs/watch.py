@@ -99,7 +99,7 @@ class Watch:
 
     def __init__(self, trained: Iterable[Tensor], **programs: Any) -> None:
         seen: dict[int, Any] = {id(one): one for one in trained}
-        self._trained = set(seen)
+        self._trained = {_storage(one) for one in seen.values()}  # a start may share it
         self._places: list[_Place] = []
         self._tensors: list[tuple[str, Tensor]] = []
         self._coins: list[tuple[str, Any]] = [("random", random), ("numpy.random", np.random)]
@@ -126,7 +126,7 @@ class Watch:
 
     def _add(self, way: str, one: Any, own: bool) -> None:
         if isinstance(one, Tensor):
-            if not one.is_inference() and id(one._base) not in self._trained:
+            if not one.is_inference() and _storage(one) not in self._trained:
                 self._tensors.append((way, one))
         else:
             for names, read in _reads(one):
@@ -182,6 +182,13 @@ def _reads(one: Any) -> Iterator[tuple[list[str], Callable[[], Iterable[Any]]]]:
         yield [f".{name}" for name in own], own.values
         if isinstance(one, nn.Module):
             yield from (([], own[name].values) for name in _PARTS if name in own)
+
+
+def _storage(one: Tensor) -> int:
+    """Return the place of a tensor's memory; an identity, if it has none of its own."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(one)
+    own = one.layout == torch.strided and not wrapped
+    return one.untyped_storage().data_ptr() if own else id(one)
 
 
 def _slots(kind: type) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ import torch
 from pyro import poutine
 from pyro.infer import SVI, JitTrace_ELBO, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal
-from pyro.infer.autoguide.initialization import init_to_mean
+from pyro.infer.autoguide.initialization import init_to_mean, init_to_value
 from pyro.nn import PyroModule, PyroSample
 from pyro.optim import SGD
 from torch import Tensor, nn
@@ -511,6 +511,15 @@ def test_dropout_drops_anew_for_each_record_and_step_until_it_is_turned_off() ->
     made = descent.replays.made
     assert isinstance(made, Recorded)
     assert len(made.gradients(draw, (x, y)).unique(dim=0)) == 1
+
+
+def test_a_start_that_a_guide_holds_and_trains_is_no_change() -> None:
+    start = {"w": torch.zeros(2)}
+    guide = AutoNormal(regression, init_loc_fn=init_to_value(values=start))
+    private = Private(regression, guide)
+    for _ in range(6):
+        private.step(*table())
+    assert private.at() == [3, 4, 5]
 
 
 def test_a_short_private_fit_is_not_recorded_and_a_long_one_from_its_first_step() -> None:
