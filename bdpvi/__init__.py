@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from bdpvi.releases.released import Release
     from bdpvi.releases.shared_file import load_release, save_release
     from bdpvi.synthesis.released import describe, synthesize
+    from bdpvi.tables.compared import compare_models
     from bdpvi.tables.prepared import fit_private
     from bdpvi.tables.private import private
 else:
@@ -99,6 +100,7 @@ else:
             "releases.shared_file": ("load_release", "save_release"),
             "releases.released": ("Release",),
             "synthesis.released": ("describe", "synthesize"),
+            "tables.compared": ("compare_models",),
             "tables.private": ("private",),
             "tables.prepared": ("fit_private",),
         },
@@ -153,6 +155,7 @@ __all__ = [
     "TypicalRecord",
     "WorstCaseDP",
     "check",
+    "compare_models",
     "cost",
     "describe",
     "fit",

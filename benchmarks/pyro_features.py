@@ -462,6 +462,14 @@ def groups(x: Tensor, y: Tensor | None = None) -> None:
         pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
 
+def beside_conjugate(x: Tensor, y: Tensor) -> None:
+    """A share that the model may draw itself, beside weights of the guide's."""
+    z = pyro.sample("z", dist.Beta(x.new_tensor(1.0), x.new_tensor(1.0)))
+    w = pyro.sample("w", dist.Normal(x.new_zeros(2), 1.0).to_event(1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(z + x @ w, 1.0), obs=y)
+
+
 def in_parts(model: Model) -> Any:
     """Return a guide of two parts."""
     guide = auto.AutoGuideList(model)
@@ -641,9 +649,9 @@ def handlers() -> Iterator[Row]:
     )
     yield Row("reparam", "AutoReparam", poutine.reparam(groups, rp.AutoReparam()), (X, Y))
     yield Row("reparam", "MinimalReparam", poutine.reparam(groups, rp.MinimalReparam()), (X, Y))
-    yield reparam("ConjugateReparam", lambda: dist.Beta(one, one), rp.ConjugateReparam(
-        lambda *_: dist.Beta(2 * one, one)
-    ))  # fmt: skip
+    by = rp.ConjugateReparam(lambda *_: dist.Beta(2 * one, one))
+    beside = poutine.reparam(beside_conjugate, {"z": by})
+    yield Row("reparam", "ConjugateReparam", beside, (X, Y))
     yield reparam(
         "DiscreteCosineReparam",
         lambda: dist.Normal(torch.zeros(4), 1.0).to_event(1),

@@ -161,7 +161,7 @@ class Dataset:
         """
         if hasattr(x, "loc") and hasattr(y, "loc") and not x.index.equals(y.index):
             raise ValueError("y has another index than x: their rows may differ; y.loc[x.index]?")
-        people, said = None, {}
+        people, said = None, dict[str, str]()
         if unit is not None or rows_per_unit != 1:
             from bdpvi.datasets.units import of_people  # late: it loads pandas
 

@@ -105,7 +105,10 @@ def features_of(arguments: tuple[Argument, ...], x: Any, like: Tensor) -> dict[s
         validate.same_length("x", given, "the model's features", names)
         x = dict(zip(names, given, strict=True))
     if missing := [name for name in names if name not in x]:
-        raise ValueError(f"x has no feature {missing[0]!r}; the model takes {', '.join(names)}")
+        raise ValueError(
+            f"x has no feature {missing[0]!r}; the model takes {', '.join(names)}, and predictions "
+            "do without those that are None by default"
+        )
     result = {argument.name: argument.check(x[argument.name], like) for argument in arguments}
     for name, value in result.items():
         validate.same_length(name, value, names[0], result[names[0]])
@@ -127,10 +130,10 @@ def has_arguments(data: object) -> bool:
     >>> has_arguments({"x": [0.0], "y": [1.0]}), has_arguments(([0.0], [1.0]))
     (True, False)
     """
-    if isinstance(data, Mapping) or hasattr(data, "columns"):
+    if isinstance(data, Mapping | Tensor | np.ndarray) or hasattr(data, "columns"):
         return True
     if isinstance(data, tuple):
-        return len(data) > 2
+        return len(data) != 2
     if not by_index(data):
         return False
     items = Items.of(data)
@@ -140,17 +143,18 @@ def has_arguments(data: object) -> bool:
 def by_argument(model: Callable[..., Any], data: Any) -> BlockData:
     """Return records with a tensor for each argument of a model.
 
-    Arguments that are None by default are targets, the others features. In memory, each record
-    with a number that is not finite is left out, and the owner is told how many.
+    Arguments that are None by default are targets, the others features; where all or none are, as
+    in ``model(data)``, all are features. In memory, each record with a number that is not finite is
+    left out, and the owner is told how many.
 
     Args:
         model: gives the names and the targets.
-        data: a mapping by name or a frame, a tuple in the model's order, or records by index of
-            which each is one of these.
+        data: a mapping by name or a frame, a tuple in the model's order, a tensor or an array of
+            its only argument, or records by index of which each is one of these.
 
     Raises:
-        ValueError: if the model lacks an argument, has no target, or lengths differ, or an argument
-            does not hold numbers.
+        ValueError: if the model lacks an argument, or lengths differ, or an argument does not hold
+            numbers.
 
     >>> def model(x, ward, y=None): ...
     >>> rows = {"y": [0.0, 1.0], "x": [0.5, 0.1], "ward": [1, 0]}
@@ -159,8 +163,8 @@ def by_argument(model: Callable[..., Any], data: Any) -> BlockData:
     (('x', 'ward'), [torch.float64, torch.int64, torch.float64])
     """
     data = of_arrow(data)
-    items = Items.of(data) if by_index(data) else _in_memory(model, data)
-    known = _parameters(model)
+    items = Items.of(data) if by_index(data) else rows_by_name(model, data)
+    known = arguments_by_name(model)
     names = items.names or _first(known, len(items.like))
     if unknown := sorted(set(names).difference(known)):
         raise ValueError(
@@ -170,22 +174,18 @@ def by_argument(model: Callable[..., Any], data: Any) -> BlockData:
     needed = [name for name, one in known.items() if one.default is one.empty]
     if missing := [name for name in needed if name not in names]:
         raise ValueError(f"data has not {missing[0]!r}, which the model takes")
-    features = tuple(n for n, one in known.items() if n in names and one.default is not None)
-    if not features:
-        raise ValueError("data has targets alone; a model takes a feature, if only of shape (N, 0)")
-    if len(features) == len(names):
-        raise ValueError(
-            "model: no argument of the data is None by default, as in model(x, y=None)"
-        )
+    given = tuple(name for name in known if name in names)
+    features = tuple(name for name in given if known[name].default is not None) or given
     items = replace(items, names=names)
     noted = getattr(data, "preprocessing", {})
     return BlockData(Spread(items.blocks), len(items), features, "data", noted, People(), items)
 
 
-def _in_memory(model: Callable[..., Any], data: Any) -> Items:
+def rows_by_name(model: Callable[..., Any], data: Any) -> Items:
     """Return records in memory, those of a mapping in the model's order."""
+    data = (data,) if isinstance(data, Tensor | np.ndarray) else data
     by_name = not isinstance(data, tuple)
-    order = list(_parameters(model))
+    order = list(arguments_by_name(model))
     named = dict(data.items() if by_name else zip(_first(order, len(data)), data, strict=True))
     columns = getattr(data, "columns", named)
     if len(named) < len(columns) or not all(isinstance(name, str) for name in named):
@@ -219,7 +219,7 @@ def _first(names: Iterable[str], number: int) -> tuple[str, ...]:
     return found[:number]
 
 
-def _parameters(model: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def arguments_by_name(model: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the arguments that a model takes by name, in order."""
     call = model.forward if isinstance(model, nn.Module) else model
     found = inspect.signature(call).parameters

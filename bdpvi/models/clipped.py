@@ -45,6 +45,11 @@ class ClippedBernoulli(dist.TorchDistribution):  # type: ignore[misc]
         return torch.bernoulli(self.mean.expand(self._extended_shape(sample_shape)))
 
     @property
+    def predictive(self) -> dist.Bernoulli:
+        """The law of a target that is predicted: the clip is no part of it."""
+        return dist.Bernoulli(logits=self.logits)
+
+    @property
     def mean(self) -> Tensor:
         """Probability of 1."""
         return torch.sigmoid(self.logits)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions import ImproperUniform
+from pyro.distributions import ImproperUniform, Unit
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.subsample_messenger import SubsampleMessenger
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Transform, biject_to
 
@@ -18,6 +20,7 @@ from bdpvi._ground.isolation import isolated
 from bdpvi.datasets.named import Argument, blank
 from bdpvi.models.contract import Model, Site, with_features
 from bdpvi.models.misfits import MisfitError, follows, misfits, per_record, split
+from bdpvi.models.parameters import TrainedModel
 
 
 class RecordWeights(Messenger):  # type: ignore[misc]
@@ -52,6 +55,24 @@ class Improper(Messenger):  # type: ignore[misc]
         if msg["value"] is None and isinstance(fn, ImproperUniform):
             onto, shape = biject_to(fn.support), fn.batch_shape + fn.event_shape
             msg["value"] = onto(torch.zeros(onto.inverse_shape(shape)))
+
+
+@contextmanager
+def every_entry() -> Iterator[None]:
+    """Let plates that subsample have all their entries, as predictions are of each record."""
+    plain = SubsampleMessenger._subsample
+
+    def whole(name: str, size: Any = None, *part: Any, **more: Any) -> Any:
+        if size is None:
+            return plain(name, size, *part, **more)
+        device = more.get("device", part[3] if len(part) > 3 else None)
+        return plain(name, size, None, None, None, device)
+
+    SubsampleMessenger._subsample = staticmethod(whole)
+    try:
+        yield
+    finally:
+        SubsampleMessenger._subsample = staticmethod(plain)
 
 
 def log_likelihood(model: Model, latents: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -95,15 +116,19 @@ def predicted(
     Raises:
         ValueError: if records have latents of their own.
     """
-    from bdpvi.models.parameters import TrainedModel  # late: settings need none
-
     model = TrainedModel.of(model)
 
     def one(latent: dict[str, Tensor]) -> Tensor:
         trace = poutine.trace(poutine.condition(model, data=latent)).get_trace(x)
         sites = {n: site for n, site in trace.nodes.items() if site["type"] == "sample"}
         own = [site for n, site in sites.items() if n not in latent and per_record(site, x)]
-        target, *others = (site for site in own if not follows(site))
+        own = [s for s in own if not (follows(s) or isinstance(s["fn"], Unit))]
+        if not own:
+            raise ValueError(
+                "model has no target that is sampled in one plate over the records, at dim=-1, so "
+                "no expected target; compute what you need from release.latents"
+            )
+        target, *others = own
         if others:
             raise ValueError(
                 f"model: sites {target['name']!r} and {others[0]['name']!r} are drawn for each "
@@ -112,7 +137,7 @@ def predicted(
             )
         return of(target["name"], target["fn"])
 
-    with pyro.validation_enabled(False), torch.no_grad(), _Means():
+    with pyro.validation_enabled(False), torch.no_grad(), every_entry(), _Means():
         if not latents:  # a model with parameters only
             return one({}).unsqueeze(0)
         try:
@@ -155,9 +180,8 @@ def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
         model: the model, which is run once, without targets.
         x: features of one record, (1, d).
     """
-    from bdpvi.models.parameters import TrainedModel  # late: settings need none
-
-    with isolated(x), poutine.block(), torch.no_grad(), pyro.validation_enabled(False):
+    quiet = pyro.validation_enabled(False)
+    with isolated(x), poutine.block(), torch.no_grad(), quiet, every_entry():
         trace = poutine.trace(Improper()(TrainedModel.of(model))).get_trace(x)
     found = {site["name"]: site["fn"].support for site in split(trace)[0]}
     return {n: biject_to(support) for n, support in found.items() if not support.is_discrete}

@@ -11,9 +11,11 @@ from torch import Tensor
 from bdpvi._ground.checkpoint import UNKEPT, KeptState
 from bdpvi.bayesian.inference.optimisers import adam_factors, decay
 from bdpvi.programs.descent import Descent
-from bdpvi.programs.moments import moments, prior_deviations, prior_given
+from bdpvi.programs.moments import drawn, is_gaussian, moments, prior_deviations, prior_given
 
 _WINDOWS = 10
+_FEW, _MANY = 50, 500
+"""Draws for the mean of a window, and of all, of a guide that is not Gaussian."""
 _EARLY = 20
 """Curvatures are those of all but the first 1/20 of the steps, which are far from the optimum."""
 _SIGNAL, _FROM_START = 3.7, 2.8
@@ -76,7 +78,7 @@ class Course:
 
     def __init__(self, descent: Descent, steps: int, identified: Tensor | None = None) -> None:
         self.descent, self.steps, self.taken, self.variance = descent, steps, 0, 0.0
-        self.identified = identified
+        self.identified, self.gaussian = identified, is_gaussian(descent.program)
         self.first = steps // 2
         self.averaged = steps - self.first
         self.windows = min(_WINDOWS, self.averaged)
@@ -147,11 +149,12 @@ class Course:
         program, centres = self.descent.program, []
         for window in range(self.windows):
             self._set({n: v[window] / counts[window].to(v) for n, v in self.sums.items()})
-            centres.append(moments(program)[0])
+            centres.append(self._moments(_FEW)[0])
         self._set({name: value.sum(0) / self.averaged for name, value in self.sums.items()})
-        mean, covariance = moments(program)
+        mean, covariance = self._moments(_MANY)
         slope, error, measured = curvatures(self.moments)
         least = torch.where(measured, 1 / (slope - _DRIFT * error), 0.0)
+        least = least.clamp(min=1e-300)  # a guide may have no spread at all
         covariance = _scaled(covariance, (least / _diagonal(covariance)).clamp(min=1.0))
         rate, noise = self.descent.mechanism.rate, self.variance
         left = left_in_average(covariance, rate, noise, self.averaged)
@@ -174,6 +177,14 @@ class Course:
             others = centre + share * (mean - centre)
             mean, covariance = replace_others(mean, covariance, measured, others, variance)
         return TrainedGuide(mean, covariance, measured, settled)
+
+    def _moments(self, draws: int) -> tuple[Tensor, Tensor]:
+        """Return the latents' mean and covariance, of draws if the guide is not Gaussian."""
+        program = self.descent.program
+        if self.gaussian:
+            return moments(program)
+        found = drawn(program, draws)
+        return found.mean(0), found.var(0).clamp(min=1e-300)
 
     def _walk(self) -> float:
         """Return :func:`walk` of the optimiser's steps; infinite if it is not plain Adam."""

@@ -21,7 +21,9 @@ class DPVI(Settings):
     the noise from ε, the rate from the number of records, the clip from a noisy count of the
     records beyond it. Parameters are averaged over the last half of the steps, and the guide's
     covariance is widened by the variance of that average from noise and batches. All of it is
-    private, so draws cost nothing. Latents should have about unit size, by public scales.
+    private, so draws cost nothing. A guide that is not Gaussian, such as a flow or a mode, is
+    released by draws, moved and scaled likewise. Latents should have about unit size, by public
+    scales.
 
     Args:
         rows: N as declared by the owner, within a factor of 3. By default N is estimated privately,

@@ -25,6 +25,8 @@ from torch.distributions import (
 )
 from torch.overrides import TorchFunctionMode
 
+from bdpvi.models.misfits import Misfit, MisfitError
+
 splines = sys.modules["pyro.distributions.transforms.spline"]
 """The module, whose name a function has too."""
 
@@ -198,6 +200,24 @@ class Inside(Messenger):  # type: ignore[misc]
         scope = msg["infer"].get("_markov_scope", {})
         for name in self.hidden & scope.keys():
             del scope[name]
+
+
+class DrawnByModel(Messenger):  # type: ignore[misc]
+    """Remember what ``ConjugateReparam`` draws outside a plate, which no trace has."""
+
+    def __init__(self, plate: str) -> None:
+        super().__init__()
+        self.plate = plate
+        self.found: dict[str, Tensor] = {}
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        own = msg["infer"].get("_do_not_trace") and msg["infer"].get("is_auxiliary")
+        if own and not in_plate(msg, self.plate):
+            if msg["value"].requires_grad:
+                wrong = "is drawn by the model itself from parameters"
+                remedy = "leave that out: the guide draws it"
+                raise MisfitError([Misfit(f"latent site {msg['name']!r}", wrong, remedy)])
+            self.found[msg["name"]] = msg["value"]
 
 
 def in_plate(site: Mapping[str, Any], plate: str) -> bool:

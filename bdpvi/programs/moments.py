@@ -17,7 +17,7 @@ from torch.distributions import (
     TransformedDistribution,
 )
 
-from bdpvi._ground.host import HOST
+from bdpvi._ground.host import HOST, drawing
 from bdpvi.datasets.dataset import Data
 from bdpvi.models.contract import Model, Site
 from bdpvi.models.misfits import split
@@ -70,6 +70,42 @@ def moments(program: Program) -> tuple[Tensor, Tensor]:
         return mean, torch.cat(spreads) if spreads else torch.zeros(0, dtype=torch.float64)
     whole = [one if one.ndim == 2 else one.diag() for one in spreads]
     return mean, torch.block_diag(*whole)
+
+
+def is_gaussian(program: Program) -> bool:
+    """Whether the guide's global latents are Gaussian, as :func:`moments` needs them."""
+    try:
+        moments(program)
+    except ValueError:
+        return False
+    return True
+
+
+def drawn(program: Program, number: int) -> Tensor:
+    """Return draws of the unconstrained global latents, (k, d) float64, on the host.
+
+    The same random numbers are behind those of other values of the parameters.
+    """
+    with drawing(program.device, seed=0), torch.no_grad():
+        found = [program.draw().latents.double().to(HOST) for _ in range(number)]
+    return torch.stack(found)
+
+
+def standardised(draws: Tensor, measured: Tensor) -> Tensor:
+    """Return draws less their mean, divided by their standard deviation, (k, d).
+
+    A coordinate that is not measured, or is the same in every draw, has normals.
+
+    >>> draws = torch.tensor([[1.0, 5.0], [3.0, 5.0]]).double()
+    >>> standardised(draws, torch.tensor([True, True]))[:, 0].tolist()
+    [-1.0, 1.0]
+    """
+    normals = torch.randn_like(draws)
+    if len(draws) < 2:
+        return normals
+    kept = measured & (draws.std(0) > 1e-12 * draws.abs().amax(0))
+    found = torch.where(kept, draws, normals)
+    return (found - found.mean(0)) / found.std(0, correction=0)
 
 
 def prior_deviations(program: Program) -> Tensor:

@@ -35,7 +35,14 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.misfits import Misfit, MisfitError
 from bdpvi.models.parameters import Holder, Parameters, modules_of
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.effects import Inside, Reparameterise, in_plate, out_of_place, plates
+from bdpvi.programs.effects import (
+    DrawnByModel,
+    Inside,
+    Reparameterise,
+    in_plate,
+    out_of_place,
+    plates,
+)
 from bdpvi.programs.sources import Rows
 from bdpvi.programs.terms import negative_elbo, summed_out
 
@@ -110,8 +117,10 @@ class Program:
         """Draw the global latents from the guide, which is run on a record of zeros."""
         with self.alone():
             guided = self.traced(self.guide)
-            modelled = self.traced(poutine.replay(self.model, guided))
-            return self._draw_of(guided, modelled)
+            with DrawnByModel(self.plate) as own:
+                modelled = self.traced(poutine.replay(self.model, guided))
+            made = self._draw_of(guided, modelled)
+            return made._replace(fixed={**made.fixed, **own.found})
 
     def traced(self, program: Callable[..., Any]) -> poutine.Trace:
         """Return the trace of a program, such as the guide, on a record of zeros."""

@@ -37,7 +37,10 @@ _OBSERVE = (
     'hand the targets over, inside the plate over the records: pyro.sample("y", ..., obs=y), or '
     'pyro.factor("y", log_density)'
 )
-_PLATE = "observe it inside the plate over the records"
+_PLATE = (
+    'observe it inside `with pyro.plate("records", len(x)):`, one site for all records and a value '
+    "for each"
+)
 _UNMASKED = (
     "mask the distribution in place of obs_mask: pyro.sample({!r}, law.mask(seen), obs=...), where "
     "what stands for a target that is not seen is within the support"
@@ -163,8 +166,7 @@ def _check_loss(loss: Any) -> None:
 def _observed_sites(modelled: poutine.Trace) -> list[Mapping[str, Any]]:
     """Return the observed sites, or the factors in plates; raise a MisfitError if there is none."""
     every = split(modelled)[1]
-    observed = [site for site in every if not _is_factor(site)]
-    observed = observed or [site for site in every if site["cond_indep_stack"]]
+    observed = [site for site in every if not _is_factor(site)] or every
     if not observed:
         raise MisfitError([Misfit("model", "observes no site", _OBSERVE)])
     return observed

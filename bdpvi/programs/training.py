@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from pyro import poutine
+from pyro.contrib.easyguide import EasyGuide
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoGuide, AutoNormal
 from pyro.infer.autoguide.effect import AutoMessenger
@@ -41,7 +42,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.course import Course
 from bdpvi.programs.descent import Descent, tell_ignored
-from bdpvi.programs.moments import identified, moments, near_listed, prior_deviations
+from bdpvi.programs.moments import drawn, identified, near_listed, prior_deviations, standardised
 from bdpvi.programs.plan import DPVIPlan
 from bdpvi.programs.program import Program, copied
 from bdpvi.programs.reading import read
@@ -70,6 +71,7 @@ class SuitedDPVI(Settings):
         start: the modules' weights before any training, by their names in a :class:`Holder`.
         sites: shapes of the global latents.
         amortised: whether the guide has latents of single records.
+        units: whether each record is all rows of a unit.
         mixed: whether model and guide mix types of numbers, as
             :class:`~bdpvi._ground.promotion.Promotion` has it.
     """
@@ -79,6 +81,7 @@ class SuitedDPVI(Settings):
     start: dict[str, Tensor] = field(repr=False)
     sites: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
     amortised: bool = field(default=False, repr=False)
+    units: bool = field(default=False, repr=False)
     mixed: bool = field(default=False, repr=False)
 
     @classmethod
@@ -91,7 +94,7 @@ class SuitedDPVI(Settings):
         holder = Holder(modules_of(model, guide))
         start = {name: value.clone() for name, value in holder.state_dict().items()}
         given = {one.name: getattr(settings, one.name) for one in fields(Settings)}
-        made = cls(**given, guide=guide, size=0, start=start)
+        made = cls(**given, guide=guide, size=0, start=start, units=data.people.are_records)
         try:
             return made._tried(model, data)
         except MisfitError:
@@ -112,8 +115,7 @@ class SuitedDPVI(Settings):
                     f"guide makes {name!r} in its first run, and a training starts anew: make it "
                     "in __init__, and hand a guide of Pyro's over as it is. Nothing was charged"
                 )
-            for known in (moments, prior_deviations):  # refuse before any charge
-                known(program)
+            prior_deviations(program)  # refuse before any charge
             Replays(program, rows=2)  # refuses a loss named Jit that it cannot record
             like, named = data.like[0], arguments_of(data)
             if named or like.is_floating_point():
@@ -151,7 +153,7 @@ class SuitedDPVI(Settings):
         and 5 % of δ for every rate, and the noise, at most 2 % larger, keeps the steps within
         it (:mod:`bdpvi.privacy.dominating`).
         """
-        return DPVIPlan.of(self, self.size, left)
+        return DPVIPlan.of(self, self.size, left, self.units)
 
     def predicting(self, model: Model, plan: DPVIPlan) -> Model:
         """Return the model."""
@@ -218,6 +220,8 @@ class SuitedDPVI(Settings):
             mean = near_listed(mean, measured, program, model, data)
             values = {f"of {name}": one for name, one in _values(program, model).items()}
             own = {"mean": mean, "covariance": covariance, "measured": measured}
+            if not course.gaussian:
+                own["shape"] = standardised(drawn(program, self.draws), measured)
             return {**own, "settled": torch.tensor(settled), **values}
 
     def _output(
@@ -241,6 +245,7 @@ class SuitedDPVI(Settings):
             amortised=self.amortised,
             features="" if kind.is_floating_point or arguments else str(kind).split(".")[1],
             arguments=arguments,
+            shape=tuple(map(tuple, found["shape"].tolist())) if "shape" in found else (),
         )
         flat = guide.draws(self.draws, key.child("draws")).to(typed(latents_like(data), model))
         trained = TrainedModel.of(model, parameters)
@@ -250,7 +255,7 @@ class SuitedDPVI(Settings):
     def _read(self, model: Model, data: Data) -> Program:
         """Return the program; with a copy of a Pyro guide, as each is trained once."""
         guide = self.guide
-        if isinstance(guide, AutoGuide | AutoMessenger):
+        if isinstance(guide, AutoGuide | AutoMessenger | EasyGuide):
             fresh = copied(guide, model)
             if self.rows is not None and isinstance(fresh, _Usual):
                 # With noise a scale that is too large adapts more slowly than one too small.

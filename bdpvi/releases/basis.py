@@ -48,7 +48,7 @@ def assumptions_of(
     return tuple(found)
 
 
-def given_assumptions(data: object, **arrays: Tensor) -> tuple[Assumption, ...]:
+def given_assumptions(data: object, /, **arrays: Tensor) -> tuple[Assumption, ...]:
     """Return the assumptions for records as a call is given them; warn of made features that show.
 
     Args:

@@ -110,6 +110,8 @@ class Estimate:
 class Gaussian:
     """N(mean, covariance) of all unconstrained latent variables as one vector. Public.
 
+    A guide of another shape, such as a flow, has its standardised draws in place of a normal's.
+
     Attributes:
         mean: (d,).
         variances: (d,).
@@ -122,6 +124,8 @@ class Gaussian:
             look better known than they are.
         features: torch's type of features that are whole numbers, such as "int64"; "" for others.
         arguments: the features, if the model takes them by name; () for a single x.
+        shape: draws of a guide that is not Gaussian, less their means and divided by their standard
+            deviations, (k, d); () for a Gaussian.
 
     Raises:
         ValueError: if shapes disagree, or the covariance is invalid.
@@ -140,6 +144,7 @@ class Gaussian:
     amortised: bool = field(default=False, metadata={"absent": False})
     features: str = field(default="", metadata={"absent": ""})
     arguments: tuple[Argument, ...] = ()
+    shape: tuple[tuple[float, ...], ...] = field(default=(), metadata={"absent": ()})
 
     def __post_init__(self) -> None:
         if self.features:
@@ -152,7 +157,7 @@ class Gaussian:
         validate.at_most("sites", d, max(len(self.mean), 1))
         if not self.measured:
             object.__setattr__(self, "measured", (True,) * d)
-        parts = (self.mean, self.variances, self.measured, *rows)
+        parts = (self.mean, self.variances, self.measured, *rows, *self.shape)
         if any(len(part) != d for part in parts) or len(rows) % max(d, 1):
             raise ValueError(f"mean, variances, covariance, measured: must be of {d} coordinates")
         for variance in self.variances:
@@ -160,9 +165,29 @@ class Gaussian:
         if rows:
             _check_covariance(torch.tensor(rows, dtype=torch.float64))
 
+    def scale(self, name: str, quantile: float) -> tuple[float, float, float, bool] | None:
+        """Return e^mean of a site, e^(mean ∓ quantile · sd), and whether it is measured."""
+        if name not in self.sites:
+            return None
+        before = [*self.sites.values()][: [*self.sites].index(name)]
+        at = sum(math.prod(shape) for shape in before)
+        half = quantile * math.sqrt(self.variances[at])
+        ends = (math.exp(min(self.mean[at] + one, 700.0)) for one in (0.0, -half, half))
+        middle, low, high = ends
+        return middle, low, high, self.measured[at]
+
     @cached_property
     def distribution(self) -> Distribution:
-        """The posterior as a torch distribution, float64."""
+        """The posterior as a torch distribution, float64.
+
+        Raises:
+            ValueError: if the guide is not Gaussian.
+        """
+        if self.shape:
+            raise ValueError(
+                "guide is not Gaussian, so it has draws and no distribution: draws(), mean and "
+                "variances"
+            )
         mean = torch.tensor(self.mean, dtype=torch.float64)
         if self.covariance:
             return MultivariateNormal(mean, torch.tensor(self.covariance, dtype=torch.float64))
@@ -175,15 +200,33 @@ class Gaussian:
         Args:
             number: k.
             key: source of the draws; a fresh one by default.
+
+        Raises:
+            ValueError: if the guide is not Gaussian, and has fewer draws.
         """
         from bdpvi.noise import secure
 
         number = validate.positive_int("draws", number)
+        if self.shape:
+            return self._drawn(number, key or Key.fresh())
         noise = secure.standard_normal((number, len(self.mean)), key or Key.fresh())
         mean = torch.tensor(self.mean, dtype=torch.float64)
         if not self.covariance:
             return mean + noise * torch.tensor(self.variances, dtype=torch.float64).sqrt()
         return mean + _shaped(noise, torch.tensor(self.covariance, dtype=torch.float64))
+
+    def _drawn(self, number: int, key: Key) -> Tensor:
+        """Return some of the guide's own draws, in any order."""
+        if number > len(self.shape):
+            raise ValueError(
+                f"draws={number}: the guide is not Gaussian and has {len(self.shape)} draws; "
+                f"fit_private(..., route=DPVI(draws={number})) makes more at the same price"
+            )
+        generator = torch.Generator().manual_seed(int(key) % 2**63)
+        chosen = torch.randperm(len(self.shape), generator=generator)[:number]
+        mean = torch.tensor(self.mean, dtype=torch.float64)
+        spread = torch.tensor(self.variances, dtype=torch.float64).sqrt()
+        return mean + spread * torch.tensor(self.shape, dtype=torch.float64)[chosen]
 
     def latents(self, model: Model, flat: Tensor, columns: int) -> dict[str, Tensor]:
         """Return draws as the model's latent variables, each (k, ...).

@@ -6,7 +6,8 @@ It is said before a file is read, and never found out from its rows.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -15,11 +16,9 @@ from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets.looks import ReadingWarning
 from bdpvi.datasets.measuring import repeated_identifiers
 from bdpvi.datasets.origin import DECLARED
+from bdpvi.datasets.records import People
 from bdpvi.datasets.units import ONE_ROW as ONE_ROW
 from bdpvi.privacy.book import ROW, Unsaid
-
-if TYPE_CHECKING:
-    from bdpvi.datasets.dataset import Data
 
 OTHER_PEOPLE = "in no other account, though rows may be equal"
 """The declaration that nobody in a table is in another account's, whose rows it shares."""
@@ -75,15 +74,15 @@ person, or unit=bdpvi.tables.Unit() (--one-row-per-person) if everybody has one 
         )
 
 
-def warn_of_unsaid(data: Data, level: int = 3) -> None:
-    """Warn where nothing says whether a person has several of the records.
+def warn_of_unsaid(people: People, noted: Mapping[str, Any], level: int = 3) -> None:
+    """Warn where nothing says whether a person has several of some records.
 
     Args:
-        data: the records; those of a table's columns were asked for where they were read.
+        people: the people of the records.
+        noted: how they were made; those of a table's columns were asked for where they were read.
         level: the ``stacklevel`` of the warning.
     """
-    noted = data.preprocessing
-    asked = data.people.unit != ROW or "persons" in noted.get(DECLARED, {})
+    asked = people.unit != ROW or "persons" in noted.get(DECLARED, {})
     if not (asked or noted.get("encoding")):
         warnings.warn(_UNSAID, PrivacyUtilityWarning, stacklevel=level)
 

@@ -6,6 +6,7 @@ from bdpvi._ground.lazy import lazy
 
 if TYPE_CHECKING:
     from bdpvi._ground.types import Unit
+    from bdpvi.tables.compared import ModelComparison
     from bdpvi.tables.looking import look
     from bdpvi.tables.looks import ColumnLook, Finding, TableLook
     from bdpvi.tables.predictions import Predictions
@@ -14,6 +15,7 @@ else:
     __getattr__ = lazy(
         __name__,
         {
+            "compared": ("ModelComparison",),
             "looking": ("look",),
             "looks": ("ColumnLook", "Finding", "TableLook"),
             "predictions": ("Predictions",),
@@ -25,6 +27,7 @@ __all__ = [
     "ColumnLook",
     "Finding",
     "Machine",
+    "ModelComparison",
     "Predictions",
     "Public",
     "Request",

@@ -64,10 +64,10 @@ def usable(frame: pd.DataFrame, asked: Request) -> tuple[Rows, int]:
     frame, types = with_text_names(frame), asked.public.read_by
     target = read_cells(frame[asked.target], types.get(asked.target))
     if asked.model is None:
-        y = np.asarray(_places(target, [asked.positive]) == 0, dtype=np.float64)
+        y = np.asarray(places_of(target, [asked.positive]) == 0, dtype=np.float64)
         kept = ~target.blank
     else:
-        y = _places(target, asked.public.classes) if asked.public.classes else target.numbers
+        y = places_of(target, asked.public.classes) if asked.public.classes else target.numbers
         if asked.public.event:
             y = _signed(asked, target.numbers, frame[asked.public.event])
         kept = asked.model.fits(torch.from_numpy(y)).numpy()
@@ -91,7 +91,7 @@ def encoded_of(rows: Rows, encoding: Encoding) -> tuple[Tensor, ...]:
     return encoding.whole(rows.columns), *map(torch.from_numpy, given)
 
 
-def _places(cells: Cells, values: Sequence[object]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def places_of(cells: Cells, values: Sequence[object]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return each cell's index among ``values``, (N,), -1 if it is none of them."""
     names = (read_cell(value, cells.type)[1] for value in values)
     at = {name: float(place) for place, name in enumerate(names)}

@@ -160,7 +160,8 @@ class Prepared:
         what = work.reserve(epsilon, delta, f"ε = {epsilon:g}") if route.count else nullcontext()
         with what:
             if route.count:
-                counted = CountRows(len(self.data), route.count, epsilon, delta)
+                price = (route.count, epsilon, delta, self.data.people.are_records)
+                counted = CountRows(len(self.data), *price)
                 route = route.of_rows(work.perform(counted))
             solve = Solve(self.model, self.data, route, epsilon, delta)
             plan, key, _ = work.charge(solve, last=True)
@@ -271,7 +272,7 @@ preprocessing bounds read from this table
             f"guarantee={guarantee!r} is for bdpvi.release of a fit; route=PosteriorDraws() gives "
             "draws behind a gate here"
         )
-    data, people, said = _of_people(data, unit, ledger)
+    data, people, said = with_people(data, unit, ledger)
     data = _records(model, data, route, guarantee)
     if unit is not None:
         noted = declared(data.preprocessing, said)
@@ -290,7 +291,7 @@ preprocessing bounds read from this table
         guide = Laplace(model) if guide is None else guide
         fitted = fit(model, guide, data, ledger=ledger, progress=False)
         return release(fitted, epsilon=epsilon, delta=delta, guarantee=guarantee)
-    persons.warn_of_unsaid(data, 5)
+    persons.warn_of_unsaid(data.people, data.preprocessing, 5)
     route = _usual(model) if route is None else route
     prepared = Prepared.of(model, data, route, guide=guide, ledger=ledger)
     found, work = prepared.route, None
@@ -306,7 +307,7 @@ preprocessing bounds read from this table
     return prepared.release(epsilon=epsilon, delta=delta, work=work)
 
 
-def _of_people(data: Any, unit: Any, ledger: Ledger | None) -> Any:
+def with_people(data: Any, unit: Any, ledger: Ledger | None) -> Any:
     """Return :func:`bdpvi.datasets.units.of_people`, with people as the ledger names them."""
     from bdpvi.datasets.units import NAMELESS, of_people  # late: they load pandas
 

@@ -221,6 +221,22 @@ def _route(route: Any, times: int = 1) -> Callable[[Place, float], Bound]:
     return call
 
 
+@lru_cache
+def _shared() -> list[bdpvi.Release]:
+    """Return two releases of other people."""
+    route, data = bdpvi.regression.ObjectivePerturbation(rows=2e4), logistic_data(2000, 3)
+    return [
+        bdpvi.fit_private(MODEL, anew(data), epsilon=1.0, route=route, ledger=Ledger())
+        for _ in range(2)
+    ]
+
+
+def _compare(place: Place, share: float) -> Bound:
+    (one, other), rows = _shared(), anew(logistic_data(place.rows, 3))
+    made = bdpvi.compare_models(one, other, rows, epsilon=share, ledger=place.kept)
+    return place.tell(made.receipt).bound
+
+
 # --- from a table to a file -----------------------------------------------------------------------
 
 
@@ -401,6 +417,7 @@ DOORS = (
     Door("scores, counted", _route(bdpvi.regression.NoisyScores())),
     Door("training, declared", _route(DPVI(rows=2000, steps=STEPS, batch=100, draws=5))),
     Door("training, counted", _route(DPVI(steps=STEPS, batch=100, draws=5))),
+    Door("comparison of models", _compare, lambda place: _shared()),
     Door("private, logistic", _usual("sick", positive="yes"), few=True, **_file),
     Door("private, intervals", _private("sick", positive="yes", intervals=True), few=True, **_file),
     Door("private, linear", _private("days", model=LINEAR), few=True, **_file),

@@ -18,6 +18,7 @@ import bdpvi
 from bdpvi import Dataset
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets.units import of_people
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.releases.persons import ONE_ROW
 from bdpvi.tables import Unit
@@ -124,6 +125,7 @@ def test_the_noise_is_that_of_k_rows() -> None:
         given = Unit(PERSONS, rows=k)
         bdpvi.fit_private(model, (x, y), epsilon=2.0, route=route, unit=given, ledger=ledger)
         (event,) = [one for entry in ledger.entries() for one in entry.events or ()]
+        assert isinstance(event, SampledGaussian)
         found[k] = event
         bound = worst_case([event.for_rows(k)], 1e-5)
         assert bound is not None

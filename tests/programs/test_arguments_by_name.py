@@ -194,8 +194,7 @@ def target_in_use(x: Tensor, ward: Tensor, y: Tensor | None = None) -> None:
         (wards, {**BY_NAME, "ward": torch.tensor(1)}, "ward must have a row for each record"),
         (wards, {}, "data has no argument"),
         (wards, {1: X}, "data must have different texts as names"),
-        (lambda y=None: None, {"y": Y}, "data has targets alone"),
-        (no_target, BY_NAME, "no argument of the data is None by default"),
+        (lambda y=None: None, {"y": Y}, "observes no site"),
         (target_in_use, BY_NAME, "without its targets"),
     ],
 )

@@ -153,7 +153,7 @@ def test_other_models_and_guides_are_refused_before_anything_is_charged() -> Non
         ("takes no guide", {"guide": MeanField(MODEL)}),
         ("epsilon must be", {"epsilon": 0}),
         ("delta must lie", {"delta": 0}),
-        ("data must be a Dataset, records in blocks or a pair", {"data": data.x}),
+        ("needs a pair", {"data": data.x}),
     ]
     for words, changes in calls:
         given = {"model": MODEL, "data": data, "epsilon": 1.0, **changes}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from functools import partial
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from torch import Tensor
 from torch.distributions import Distribution
@@ -79,8 +80,16 @@ class Reparameterised(Guide, Protocol):
         """
 
 
-def check_steps(guide: object) -> None:
-    """Raise ValueError if steps on batches cannot train the guide, or guides of its class."""
+def check_steps(guide: object, seals: bool = False) -> None:
+    """Raise ValueError if steps on batches cannot train the guide, or guides of its class.
+
+    Args:
+        guide: the guide.
+        seals: whether Pyro's ``AutoLaplaceApproximation`` is taken, whose steps find the mode; it
+            then refuses to read the records once more.
+    """
+    from pyro.infer.autoguide import AutoLaplaceApproximation  # late: settings need none
+
     for one in [guide] if isinstance(guide, type) else _within(guide):
         kind = one if isinstance(guide, type) else type(one)
         if one is guide and getattr(one, "is_mode", False):
@@ -88,10 +97,17 @@ def check_steps(guide: object) -> None:
                 f"guide: {kind.__name__} is the mode, which bdpvi.fit alone finds; use FullRank"
             )
         if hasattr(kind, "laplace_approximation"):
-            raise ValueError(
-                f"guide: {kind.__name__}.laplace_approximation reads the records once more, "
-                "without noise; use AutoMultivariateNormal, whose covariance is trained within ε"
-            )
+            refusal = partial(_refuse_curvature, kind.__name__)
+            if not seals or type(one) is not AutoLaplaceApproximation:
+                refusal()
+            one.laplace_approximation = refusal
+
+
+def _refuse_curvature(kind: str, *_: object, **__: object) -> NoReturn:
+    raise ValueError(
+        f"guide: {kind}.laplace_approximation reads the records once more, without noise; use "
+        "AutoMultivariateNormal, whose covariance is trained within ε"
+    )
 
 
 def _within(guide: object) -> Iterator[Any]:
