@@ -119,6 +119,11 @@ def _terms(formula: str, right: str, names: Sequence[str]) -> list[list[str]]:
         from formulaic.parser import DefaultFormulaParser  # late: it loads pandas
     except ImportError as error:
         raise ImportError("formulaic is not installed: pip install 'bdpvi[formula]'") from error
+    if re.search(r"\([^()]*\|", right):
+        raise ValueError(
+            f"formula={formula!r:.200}: effects of groups, as (1 | clinic), are an option: --model "
+            "mixed-linear --group clinic, or in Python public=Public(group='clinic')"
+        )
     parser = DefaultFormulaParser(include_intercept=True)
     try:
         found = parser.get_terms(right, context={"__formulaic_variables_available__": [*names]})

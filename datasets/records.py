@@ -48,10 +48,19 @@ class People:
         kept: the ledger, a :class:`bdpvi.privacy.ledger.Ledger`, once there is one.
         unit, rows_per_unit: the unit of privacy: a row, or a value of this column; and the most
             rows that one unit has.
+        are_records: whether each record is all rows of a unit.
     """
 
-    def __init__(self, kept: Any = None, *, unit: str = "row", rows_per_unit: int = 1) -> None:
+    def __init__(
+        self,
+        kept: Any = None,
+        *,
+        unit: str = "row",
+        rows_per_unit: int = 1,
+        are_records: bool = False,
+    ) -> None:
         self.kept, self.unit, self.rows_per_unit = kept, unit, rows_per_unit
+        self.are_records = are_records
         self._own: Any = None
 
     @property

@@ -49,6 +49,8 @@ def words_of(kind: type) -> dict[str, str]:
     }
 
 
+MIXED = "mixed-"
+"""How the names of mixed models begin."""
 WORDS = words_of(Public) | words_of(Request) | words_of(Machine)
 """What the request says of its fields."""
 _UNIT = words_of(Unit)
@@ -284,6 +286,28 @@ def check_target(data: str, target: str, what: str) -> None:
     """Refuse a file without a target."""
     if not target:
         raise ValueError(f"target is needed for data={data!r}: the name of the {what}")
+
+
+def group_of(model: str, group: str, unit: Unit | None) -> str:
+    """Return the column of a mixed model's groups, by default that of units; "" of another model.
+
+    Raises:
+        ValueError: if a mixed model has none, or another one has.
+    """
+    if not model.startswith(MIXED):
+        if group:
+            raise ValueError(
+                f"group={group!r} goes with a mixed model, such as --model mixed-linear; got "
+                f"model={model!r}"
+            )
+    elif not (found := group or (unit.column if unit else "")):
+        raise ValueError(
+            f"model={model!r}: give the column of groups, --unit COLUMN to hide that a group is "
+            "there at all, or --group COLUMN for groups that are features"
+        )
+    else:
+        return found
+    return ""
 
 
 def table_file_of(data: str, given: Path | None, *, release: bool = True) -> TableFile:

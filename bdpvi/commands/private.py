@@ -57,8 +57,9 @@ class RequestOptions:
         typer.Option(
             help="logistic, for a yes/no target; linear, for numbers, with --target-bounds; "
             "poisson or negative-binomial, for counts, with --largest; multinomial or ordinal, for "
-            "several --classes; survival, for the --time until an --event, with --cuts. All but "
-            "the first have intervals. Rows with an invalid target are left out."
+            "several --classes; survival, for the --time until an --event, with --cuts; "
+            "mixed-logistic, -linear or -poisson, for normal effects of the groups in --unit or "
+            "--group. All but the first have intervals. Rows with an invalid target are left out."
         ),
     ] = "logistic"
     target_bounds: Annotated[
@@ -78,6 +79,7 @@ class RequestOptions:
     weights: Annotated[str, typer.Option(help=WORDS["weights"])] = ""
     largest_weight: Annotated[float | None, typer.Option(help=WORDS["largest_weight"])] = None
     event: Annotated[str, typer.Option(help=WORDS["event"])] = ""
+    group: Annotated[str, typer.Option(help=WORDS["group"])] = ""
     cuts: Annotated[
         list[float] | None,
         typer.Option(
@@ -128,15 +130,16 @@ class RequestOptions:
     @property
     def regression(self) -> OfNumbers | OfClasses | None:
         """The regression; None for yes and no."""
-        from bdpvi.models.kinds import NAMED
+        from bdpvi.models.kinds import MIXED, NAMED
 
-        name = validate.choice("model", self.model, ("logistic", *NAMED))
+        known = ("logistic", *NAMED, *(options.MIXED + one for one in MIXED))
+        name = validate.choice("model", self.model, known).removeprefix(options.MIXED)
         needed = NAMED[name].option if name in NAMED else ""
         for option in dict.fromkeys(family.option for family in NAMED.values()):
             value = getattr(self, option)
             if bool(value) != (option == needed):
                 goes = "does not go with it" if value else "is needed, and must be public"
-                raise ValueError(f"model={name!r}: --{option.replace('_', '-')} {goes}")
+                raise ValueError(f"model={self.model!r}: --{option.replace('_', '-')} {goes}")
         if not needed:
             return None
         return NAMED[name].of_option(getattr(self, needed))  # type: ignore[no-any-return]
@@ -163,6 +166,7 @@ class RequestOptions:
                 self.constants,
                 hashed=self.categories == CATEGORIES[1] if self.categories else None,
                 classes=tuple(self.classes or ()),
+                group=options.group_of(self.model, self.group, account.of(known)),
                 **{name: getattr(self, name) for name in same},
             )
         return Request(

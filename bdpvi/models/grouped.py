@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
@@ -52,7 +52,7 @@ class RandomIntercept(dist.TorchDistribution):  # type: ignore[misc]
     True
     """
 
-    arg_constraints = {}  # noqa: RUF012
+    arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.independent(constraints.real, 1)
 
     def __init__(

@@ -8,6 +8,7 @@ import torch
 
 from bdpvi.models.linear import BayesianLinearRegression
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.mixed import MixedRegression
 from bdpvi.models.multinomial import BayesianMultinomialRegression
 from bdpvi.models.negative_binomial import BayesianNegativeBinomialRegression
 from bdpvi.models.ordinal import BayesianOrdinalRegression
@@ -23,11 +24,14 @@ OfNumbers = (
 """Regressions with a numeric target, times among them."""
 OfClasses = BayesianMultinomialRegression | BayesianOrdinalRegression
 """Regressions with a target of several labels."""
-Known = BayesianLogisticRegression | OfNumbers | OfClasses
+Known = BayesianLogisticRegression | OfNumbers | OfClasses | MixedRegression
 NAMED: dict[str, Any] = {
     family.kind.replace(" ", "-"): family for family in get_args(OfNumbers | OfClasses)
 }
 """Regressions by the names that commands use; each makes one of the value of its ``option``."""
+
+MIXED = ("logistic", "linear", "poisson")
+"""Regressions whose intercept may differ from group to group, by the same names."""
 
 
 def is_regression(model: object) -> bool:

@@ -30,7 +30,7 @@ from bdpvi.models.family import Regression
 from bdpvi.models.losses import LossBound, PredictorLoss
 from bdpvi.models.scores import Parts, ScoreParts, row_weights
 
-_REACH = 20.0
+REACH = 20.0
 """Log means are clipped at ± this."""
 _FAR_OUT = 8.0
 """Residuals of counts that are larger, in standard deviations, are cut in the sandwich."""
@@ -141,7 +141,7 @@ class PoissonScores(ScoreParts):
     def parts(self, x: Tensor, y: Tensor, radius: float, point: Tensor, clip: float) -> Parts:
         """Return the parts at a point."""
         b, w = self.largest, row_weights(x, radius)
-        mean, slope = cut_poisson((x @ point).clamp(-_REACH, _REACH).exp(), b)
+        mean, slope = cut_poisson((x @ point).clamp(-REACH, REACH).exp(), b)
         score = w * (y.clamp(0, b) - mean)
         return Parts(score, w * slope, None, radius * b, free_poisson(b) / radius)
 
@@ -247,9 +247,9 @@ class CountRegression(Regression):
         """Return log means with exposure, clipped at ±20, (N,)."""
         linear = self.predictors(latents, x)
         if self.exposure is not None:
-            least = math.exp(-_REACH)  # so that predictions are finite for any table
+            least = math.exp(-REACH)  # so that predictions are finite for any table
             linear = linear + x[:, self.exposure].clamp(min=least).log()
-        return linear.clamp(-_REACH, _REACH)
+        return linear.clamp(-REACH, REACH)
 
     def means(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return the expected counts, (N,)."""

@@ -41,6 +41,7 @@ MODULES = {
     "SampledGaussian": "bdpvi.privacy.events",
     "ExponentialMechanism": "bdpvi.privacy.events",
     "Threshold": "bdpvi.privacy.events",
+    "UnitSteps": "bdpvi.privacy.whole_units",
     "PerturbedObjective": "bdpvi.privacy.perturbed_objective",
     "ModeDraws": "bdpvi.privacy.mode_draws",
 }
@@ -57,6 +58,7 @@ class Event:
             :mod:`bdpvi.bayesian.neighbours.rounding`.
         group_only: whether several rows of a unit have only the price of group privacy, for all
             events together (:func:`bdpvi.privacy.groups.row_by_row`).
+        whole_units: whether all rows of a unit are one record, and a part has no price.
         what: why it has no price for several rows, in words.
         losses: how records' own losses are known: "pairs" of Gaussians, "counts" of steps at
             levels; "" for log-moments alone.
@@ -67,6 +69,7 @@ class Event:
     delta: float = 0.0
     rounding: float = 0.0
     group_only: ClassVar[bool] = False
+    whole_units: ClassVar[bool] = False
     what: ClassVar[str] = "a charge has no known cost"
     losses: ClassVar[str] = ""
 

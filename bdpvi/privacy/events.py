@@ -166,9 +166,9 @@ class SampledGaussian(Event):
         steps, rounding = count * self.steps, count * self.rounding
         return (replace(self, steps=steps, rounding=rounding, norms=None),)
 
-    def total(self) -> Total:
+    def total(self) -> Total | None:
         """Return the sum of steps that are alike."""
-        return Total(self)
+        return None if self.whole_units else Total(self)
 
     def with_noise(self, scale: float) -> SampledGaussian:
         """Return it with ``scale`` times the noise."""

@@ -117,6 +117,9 @@ def _of_rows(deltas: Deltas, size: int, fixed: float, epsilons: Array) -> Array:
 def row_by_row(events: Sequence[Event], size: int, delta: float) -> Bound | None:
     """Return the joint guarantee for k rows of events priced for one row, at δ; None if none.
 
+    Events of whole units are beside the rows: they get half of δ, and the two guarantees add up
+    (Dwork and Roth 2014, Theorem 3.16).
+
     One row's guarantee is (ε′, δ′) at every δ′, and k rows have that of :func:`group`; this is the
     ε of the δ′ at which their δ is the given one. A threshold already covers all rows of a unit, so
     its δ counts once.
@@ -131,6 +134,13 @@ def row_by_row(events: Sequence[Event], size: int, delta: float) -> Bound | None
     >>> round(row_by_row([event], 3, 1e-5).epsilon, 2)
     0.89
     """
+    if units := [event.for_rows(size) for event in events if event.whole_units]:
+        rest_of = [event for event in events if not event.whole_units]
+        found, other = row_by_row(rest_of, size, delta / 2), worst_case(units, delta / 2)
+        if found is None or other is None:
+            return None
+        whole = found.epsilon + other.epsilon
+        return replace(found, epsilon=whole, delta=delta, deltas=None)
     others = [event for event in events if event.form or event.squared_distance != 0]
     rest = delta - math.fsum(event.delta for event in events if event not in others)
     if not rest > 0:

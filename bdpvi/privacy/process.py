@@ -37,12 +37,17 @@ class SameRows:
         return sum(len(book.refused) for book in self.books.values())
 
     def with_others(self, own: Book) -> Book:
-        """Return a ledger's content with that of the others, for the widest unit of all."""
+        """Return a ledger's content with that of the others, for the widest unit of all.
+
+        Steps on whole units have no price for other units: then nothing is known of the sum.
+        """
         books = [own, *(one for name, one in self.books.items() if name != own.id)]
         widest = max(books, key=lambda one: one.rows)
         events: Counter[Any] | None = Counter()
         for book in books:
             events = None if events is None or book.events is None else events + book.events
+            if book.unit != widest.unit and any(one.whole_units for one in book.events or ()):
+                events = None
         return replace(own, unit=widest.unit, rows=widest.rows, events=events)
 
 

@@ -12,6 +12,7 @@ from bdpvi.privacy.dominating import steps_within
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.privacy.whole_units import UnitSteps
 from bdpvi.programs.descent import GradientClip
 from bdpvi.programs.settings import Settings
 
@@ -40,7 +41,8 @@ class DPVIPlan:
         clip: the rule for C.
         size: D, number of coordinates of a record's gradient.
         spare: the additional δ that is charged.
-        together: the most rows that one unit has.
+        together: the most records that one unit has.
+        units: whether each record is all rows of a unit.
     """
 
     event: SampledGaussian
@@ -49,11 +51,13 @@ class DPVIPlan:
     run: SampledGaussian | None = None
     spare: float = 0.0
     together: int = 1
+    units: bool = False
 
     @classmethod
-    def of(cls, settings: Settings, size: int, left: Allowance) -> DPVIPlan:
+    def of(cls, settings: Settings, size: int, left: Allowance, units: bool = False) -> DPVIPlan:
         """Return the settings, if a record's gradient has ``size`` coordinates."""
         assert settings.rows is not None
+        left = left._replace(rows=1) if units else left
         variance = largest_variance(left.epsilon, left.delta) - left.variance
         batch = settings.batch or max(_BATCH, _PASSES * settings.rows / settings.steps)
         rate = min(1.0, batch / settings.rows)
@@ -75,7 +79,7 @@ class DPVIPlan:
             steps=settings.steps,
             rounding=settings.steps * secure.sum_rounding(whole),
         )
-        made = cls(event=event, clip=clip, size=whole, together=left.rows)
+        made = cls(event=event, clip=clip, size=whole, together=left.rows, units=units)
         if not left.variance:
             return made
         price = SampledGaussian(noise_multiplier=1 / distance, rounding=event.rounding)
@@ -84,7 +88,8 @@ class DPVIPlan:
     @property
     def events(self) -> tuple[Event, ...]:
         """The charged events."""
-        return (self.event, Threshold(self.spare)) if self.spare else (self.event,)
+        event = UnitSteps.of(self.event) if self.units else self.event
+        return (event, Threshold(self.spare)) if self.spare else (event,)
 
     @cached_property
     def actual_event(self) -> SampledGaussian:

@@ -47,13 +47,13 @@ class PrivateSVI:
     every step, and so any number of draws from the guide.
 
     Args:
-        model, guide: as for ``pyro.infer.SVI``. Global latents need a Gaussian guide, local latents
-            a guide that computes their parameters from the record's own row. Plates over records
-            may subsample: their sizes are ignored. What they hold beside their arguments counts as
-            public, starting values included. A start must be the same on two made-up tables; and
-            closures, defaults, globals, attributes and containers are searched for the records, by
-            memory and by value. The search is for mistakes: it does not see globals of installed
-            packages, or numbers computed from the records, such as means.
+        model, guide: as for ``pyro.infer.SVI``. Draws of global latents follow from parameters;
+            local ones need a guide that computes theirs from the record's own row. Plates over
+            records may subsample: their sizes are ignored. What they hold beside their arguments
+            counts as public, starting values included. A start must be the same on two made-up
+            tables; and closures, defaults, globals, attributes and containers are searched for the
+            records, by memory and by value. The search is for mistakes: it does not see globals of
+            installed packages, or numbers computed from the records, such as means.
         optim: an optimiser of ``pyro.optim``.
         loss: ``Trace_ELBO``; ``TraceMeanField_ELBO``; or
             ``TraceEnum_ELBO``, which sums enumerated latents of the model out. After the first 80

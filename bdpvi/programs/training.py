@@ -71,6 +71,7 @@ class SuitedDPVI(Settings):
         start: the modules' weights before any training, by their names in a :class:`Holder`.
         sites: shapes of the global latents.
         amortised: whether the guide has latents of single records.
+        units: whether each record is all rows of a unit.
         mixed: whether model and guide mix types of numbers, as
             :class:`~bdpvi._ground.promotion.Promotion` has it.
     """
@@ -80,6 +81,7 @@ class SuitedDPVI(Settings):
     start: dict[str, Tensor] = field(repr=False)
     sites: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
     amortised: bool = field(default=False, repr=False)
+    units: bool = field(default=False, repr=False)
     mixed: bool = field(default=False, repr=False)
 
     @classmethod
@@ -92,7 +94,7 @@ class SuitedDPVI(Settings):
         holder = Holder(modules_of(model, guide))
         start = {name: value.clone() for name, value in holder.state_dict().items()}
         given = {one.name: getattr(settings, one.name) for one in fields(Settings)}
-        made = cls(**given, guide=guide, size=0, start=start)
+        made = cls(**given, guide=guide, size=0, start=start, units=data.people.are_records)
         try:
             return made._tried(model, data)
         except MisfitError:
@@ -151,7 +153,7 @@ class SuitedDPVI(Settings):
         and 5 % of δ for every rate, and the noise, at most 2 % larger, keeps the steps within
         it (:mod:`bdpvi.privacy.dominating`).
         """
-        return DPVIPlan.of(self, self.size, left)
+        return DPVIPlan.of(self, self.size, left, self.units)
 
     def predicting(self, model: Model, plan: DPVIPlan) -> Model:
         """Return the model."""

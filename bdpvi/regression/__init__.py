@@ -1,22 +1,24 @@
-"""Regressions whose noise is part of the fit: objective perturbation and noisy scores."""
+"""Regressions whose noise is part of the fit: objective perturbation, noisy scores and moments."""
 
 from typing import TYPE_CHECKING
 
 from bdpvi._ground.lazy import lazy
 
 if TYPE_CHECKING:
+    from bdpvi.regression.group_moments import NoisyGroups
     from bdpvi.regression.noisy_scores import NoisyScores
     from bdpvi.regression.objective import ObjectivePerturbation
 else:
     __getattr__ = lazy(
         __name__,
         {
+            "group_moments": ("NoisyGroups",),
             "noisy_scores": ("NoisyScores",),
             "objective": ("ObjectivePerturbation",),
         },
     )
 
-__all__ = ["NoisyScores", "ObjectivePerturbation"]
+__all__ = ["NoisyGroups", "NoisyScores", "ObjectivePerturbation"]
 
 
 def __dir__() -> list[str]:

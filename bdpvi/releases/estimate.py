@@ -165,6 +165,17 @@ class Gaussian:
         if rows:
             _check_covariance(torch.tensor(rows, dtype=torch.float64))
 
+    def scale(self, name: str, quantile: float) -> tuple[float, float, float, bool] | None:
+        """Return e^mean of a site, e^(mean ∓ quantile · sd), and whether it is measured."""
+        if name not in self.sites:
+            return None
+        before = [*self.sites.values()][: [*self.sites].index(name)]
+        at = sum(math.prod(shape) for shape in before)
+        half = quantile * math.sqrt(self.variances[at])
+        ends = (math.exp(min(self.mean[at] + one, 700.0)) for one in (0.0, -half, half))
+        middle, low, high = ends
+        return middle, low, high, self.measured[at]
+
     @cached_property
     def distribution(self) -> Distribution:
         """The posterior as a torch distribution, float64.

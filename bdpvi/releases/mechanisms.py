@@ -11,6 +11,7 @@ from bdpvi.models.contract import Model
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import left
 from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.whole_units import UnitSteps
 from bdpvi.releases import basis, transaction
 from bdpvi.releases.estimate import Output
 from bdpvi.releases.route import Suited, planned
@@ -25,6 +26,7 @@ class CountRows:
         records: N.
         share: its price, as a share of the remaining μ².
         epsilon, delta: ε and δ of the total.
+        units: whether each record is all rows of a unit.
     """
 
     step: ClassVar[str] = "rows"
@@ -33,14 +35,15 @@ class CountRows:
     share: float
     epsilon: float
     delta: float
+    units: bool = False
 
     def plan(self, before: Before) -> transaction.Plan[float]:
         """Return the standard deviation of the noise."""
         room = left.room(before.book, self.epsilon, self.delta)
-        deviation = before.book.rows * (self.share * room) ** -0.5
-        event = SampledGaussian(
-            noise_multiplier=deviation, rounding=exact.count_rounding(deviation)
-        )
+        rows = 1 if self.units else before.book.rows
+        deviation = rows * (self.share * room) ** -0.5
+        kind = UnitSteps if self.units else SampledGaussian
+        event = kind(noise_multiplier=deviation, rounding=exact.count_rounding(deviation))
         return transaction.Plan(
             kind="constants", what="a number of records", events=(event,), settings=deviation
         )

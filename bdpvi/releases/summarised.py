@@ -14,15 +14,17 @@ from bdpvi._ground import validate
 from bdpvi.datasets.columns import Numeric, distinct_names
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.terms import Plain, Power
+from bdpvi.models.mixed import effects_of
 from bdpvi.releases.content import Published
-from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate
+from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, Estimate
 from bdpvi.releases.references import Compared, compared, contrasts
 from bdpvi.releases.summary import Coefficient, Summary
+from bdpvi.releases.trained import reliability
 
 FEWEST = 20
 """The fewest draws whose quantiles are shown."""
-_BESIDE = {"log_scale", "log_dispersion", "log_gaps"}
-"""Latent variables of the library's models that are not coefficients."""
+_BESIDE = {"log_scale", "log_dispersion", "log_gaps", "log_spread"}
+"""Latent variables that are not coefficients."""
 _DRAWN = (
     "draws of a private posterior: these intervals do not include the public-scale noise that "
     "moves all draws together, nor the bias of a clip, of record weights or of a strong prior, "
@@ -39,12 +41,6 @@ _MINIMA = (
     "include sampling error. fit_private(..., route=NoisyScores()) gives intervals that account "
     "for both"
 )
-_TRAINED = (
-    "the guide accounts for the records, privacy noise and batch sampling; its intervals assume "
-    "that the model is correct and that the posterior has the guide's shape: a guide of "
-    "independent normals gives intervals that are too narrow for correlated latents, such as an "
-    "intercept and group effects"
-)
 _LEVELS = ". Levels of a category are compared with its base level, {}"
 _INTERCEPT = ", and the intercept is for base levels"
 _HAZARDS = (
@@ -54,22 +50,6 @@ _HAZARDS = (
 _EMPTY = (
     ". The coefficient of a level that no record has is privacy noise alone, and the receipt "
     "says of what size"
-)
-_FAINT = (
-    ". Intervals of coefficients dominated by privacy noise are as wide as their prior, because "
-    "the records could not be seen behind the noise"
-)
-_UNTRAINED = (
-    ". Training has not reached the posterior: gradients of its last half point away from the "
-    "mean. Fit again with more steps"
-)
-_AMORTISED = (
-    ". The guide approximates latents of single records, so estimates may be far off and intervals "
-    "far too narrow. Integrate them out of the likelihood, as bdpvi.models.grouped does"
-)
-_UNTRIED = (
-    ". How often intervals hold the truth was measured for this library's regressions alone: to "
-    "see it for this model, fit tables that were simulated from it"
 )
 _CENTRES = ". In products and powers numbers are measured from their centres: {}"
 _CLASSES = ". Classes are compared with the first"
@@ -112,14 +92,9 @@ def summarised(
         reason = _MINIMA if _minima(release) else _DRAWN
         reason = reason if len(release.samples) >= FEWEST else _POINTS
         if release.guide is not None:
-            shown = [row for row in rows if row.used]
-            seen = sum(one.measured for one in shown)
-            reason = _TRAINED + _FAINT * (seen < len(shown))
-            guide = release.guide
-            reason += _UNTRAINED * (not guide.settled) + _AMORTISED * guide.amortised
-            reliable = seen >= SHARE * len(shown) and guide.settled and not guide.amortised
-            if reliable and (guide.shape or not _of_features(release)):
-                reliable, reason = None, reason + _UNTRIED
+            reliable, reason = reliability(release, rows, _of_features(release))
+            if spread := release.guide.scale("log_spread", _quantile(level)):
+                given["spread"] = (getattr(release.model, "column", ""), *spread)
         if _of_features(release):
             which = "its first" if _minima(release) else "the one with the smallest variance"
             several = len(_baselines(release)) > 1
@@ -286,7 +261,8 @@ def _groups(release: Published) -> tuple[tuple[int, ...], ...]:
     encoding = release.encoding
     same = encoding is not None and encoding.feature_names == release.feature_names
     of_table = encoding.one_hot if encoding is not None and same else ()
-    return tuple(getattr(release.model, "levels", ())) or of_table
+    own = tuple(getattr(release.model, "levels", ())) or of_table
+    return tuple(one for one in own if not effects_of(release.model).issuperset(one))
 
 
 def _minima(release: Published) -> bool:

@@ -108,6 +108,8 @@ class Summary:
         guarantee: the receipt in words.
         noise: standard deviation of the target's noise: estimate, low, high; or None.
         odds: whether ``str`` shows ratios.
+        spread: of a mixed model the column of groups, and the standard deviation of their effects:
+            estimate, low, high, and whether it is measured; or None.
     """
 
     coefficients: tuple[Coefficient, ...]
@@ -118,6 +120,7 @@ class Summary:
     guarantee: str
     noise: tuple[float, float, float] | None = None
     odds: bool = False
+    spread: tuple[str, float, float, float, bool] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON types, ratios included."""
@@ -215,6 +218,11 @@ class Summary:
         if self.noise is not None:
             middle, low, high = rounded(*self.noise, width=self.noise[2] - self.noise[1])
             said.append(f"sd of the target's noise: {middle}, from {low} to {high}")
+        if self.spread is not None:
+            column, *ends, seen = self.spread
+            middle, low, high = rounded(*ends, width=ends[2] - ends[1])
+            of = f"sd of the effects of {column!r}: {middle}, from {low} to {high}"
+            said.append(one_line(of) + ", not measured: mostly the prior" * (not seen))
         if self.reason:
             said.append(one_line(self.reason[0].upper() + self.reason[1:]))
         return [*said, one_line(self.guarantee)]

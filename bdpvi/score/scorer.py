@@ -46,6 +46,8 @@ class Scorer:
             raise ValueError(
                 f"the encoding has {width} features, feature_names {len(content['feature_names'])}"
             )
+        if model.get("kind") == "mixed":  # groups' effects are weights
+            model = model["of"]
         latents = {name: _numbers(name, one) for name, one in content["latents"].items()}
         if model.get("kind") not in LAWS:
             raise ValueError(f"the model is of the unknown kind {model['kind']!r}")

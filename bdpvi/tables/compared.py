@@ -183,9 +183,11 @@ def compare_models(
     )
     numbers = _estimate(sums, plan.settings.deviation, clip, level)
     if numbers["interval"] == (-clip, clip):
-        words = "more records or a larger epsilon would help"
-        few = f"about {numbers['records']:.0f} records are too few at this ε to say anything"
-        warnings.warn(f"{few}; {words}", PrivacyUtilityWarning, stacklevel=4)
+        words = (
+            f"too few records to say anything at this ε, by their noisy number of "
+            f"{numbers['records']:.0f}; more records or a larger epsilon would help"
+        )
+        warnings.warn(words, PrivacyUtilityWarning, stacklevel=4)
     return ModelComparison(
         **numbers, level=level, clip=clip, receipt=with_history(receipt, work.ledger)
     )

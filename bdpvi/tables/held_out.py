@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,12 +63,14 @@ class HeldOut:
         sides: each release, with the records as it takes them, in the same order.
         people: whose they are.
         preprocessing: how they were made.
+        some: returns records by which they are known again.
         frame: raw columns, if they are those of a table.
     """
 
     sides: tuple[tuple[Release, Inputs], ...]
     people: People
     preprocessing: Mapping[str, Any]
+    some: Callable[[], Sequence[Any]]
     frame: Any = field(default=None, repr=False)
 
     @classmethod
@@ -82,13 +84,13 @@ class HeldOut:
         _check_targets(a, b)
         data, people, said = with_people(data, unit, ledger)
         made = _made(a, b, data)
-        tensors = made.sides[0][1].tensors
         programs = {n: one.model for n, one in (("a", a), ("b", b)) if not is_regression(one.model)}
-        for one in (tensors, made.sides[1][1].tensors):
-            check_reach(one, len(one[0]), [value.detach().cpu() for value in one], **programs)
+        for _, (tensors, _) in made.sides:
+            copies = [value.detach().cpu() for value in tensors]
+            check_reach(tensors, len(tensors[0]), copies, **programs)
         people = people or made.people
-        people.share(ledger, parts=lambda: tensors)
-        return cls(made.sides, people, declared(made.preprocessing, said), made.frame)
+        people.share(ledger, parts=made.some)
+        return replace(made, people=people, preprocessing=declared(made.preprocessing, said))
 
     def warn(self, level: int) -> None:
         """Warn where nothing says whether a person has several records."""
@@ -120,7 +122,7 @@ def _made(a: Release, b: Release, data: Any) -> HeldOut:
         (one, Inputs((_columns(name, one, other, data), data.y)))
         for name, one, other in (("a", a, b), ("b", b, a))
     ]
-    return HeldOut(_taken(sides), data.people, data.preprocessing)
+    return HeldOut(_taken(sides), data.people, data.preprocessing, data.some)
 
 
 def _check_targets(a: Release, b: Release) -> None:
@@ -199,7 +201,7 @@ def _by_name(a: Release, b: Release, data: Any) -> HeldOut:
         typed = [one.check(values[one.name], release.samples) for one in release.guide.arguments]
         tensors = (*typed, *(values[name] for name in targets))
         sides.append((release, Inputs(tensors, (*features, *targets))))
-    return HeldOut(tuple(sides), People(), {})
+    return HeldOut(tuple(sides), People(), {}, rows.some)
 
 
 def _of_table(a: Release, b: Release, data: Any) -> HeldOut:
@@ -237,7 +239,7 @@ def _of_table(a: Release, b: Release, data: Any) -> HeldOut:
         x = one.encoding.whole(read_columns(frame, one.encoding.types))
         sides.append((one, Inputs((x.to(one.samples), targets))))
     noted = {"encoding": a.preprocessing["encoding"]}
-    return HeldOut(_taken(sides), People(), noted, frame)
+    return HeldOut(_taken(sides), People(), noted, lambda: (frame,), frame)
 
 
 def _taken(sides: list[tuple[Release, Inputs]]) -> tuple[tuple[Release, Inputs], ...]:

@@ -160,7 +160,8 @@ class Prepared:
         what = work.reserve(epsilon, delta, f"ε = {epsilon:g}") if route.count else nullcontext()
         with what:
             if route.count:
-                counted = CountRows(len(self.data), route.count, epsilon, delta)
+                price = (route.count, epsilon, delta, self.data.people.are_records)
+                counted = CountRows(len(self.data), *price)
                 route = route.of_rows(work.perform(counted))
             solve = Solve(self.model, self.data, route, epsilon, delta)
             plan, key, _ = work.charge(solve, last=True)

@@ -44,6 +44,9 @@ class Public:
         event: Column that says whether a row's time, the target of a survival regression, is that
             of the event or of the end of observation: yes or no, true or false, 1 or 0, or a
             declared Boolean. Rows where it is blank or anything else are left out.
+        group: Column of groups, such as clinics, whose effects are normal: a mixed model, logistic,
+            linear or Poisson. If it is the column of persons too, a whole group is a record, whose
+            effect is integrated out; else a row is, and its group a feature.
         classes: The target's classes, in order for an ordinal model.
         base_rate: Public guess of the fraction of class 1, where one class is rare. Never take it
             from the table.
@@ -70,6 +73,7 @@ class Public:
     weights: str = ""
     largest_weight: float | None = None
     event: str = ""
+    group: str = ""
     classes: Sequence[object] = ()
     base_rate: float | None = None
     rows: float | None = None

@@ -172,7 +172,9 @@ def _check_blocks(asked: Request) -> None:
     Raises:
         ValueError: naming the option.
     """
-    given = {"from_data": asked.public.from_data, "guarantee": asked.bayesian and asked.guarantee}
+    given: dict[str, object] = {"from_data": asked.public.from_data}
+    given |= {"guarantee": asked.bayesian and asked.guarantee}
+    given |= {"group": asked.groups_are_records and asked.public.group}
     remedy = "; bdpvi.fit takes guides.Laplace for such a table, as datasets.from_blocks reads it"
     for name, value in given.items():
         if value:
@@ -226,6 +228,11 @@ def _of_records(asked: Request, data: Dataset) -> Request:
         raise ValueError(f"weights={public.weights!r}: give encoded records theirs, Dataset.of()")
     if data.weighted:
         public = replace(public, weights="weights", largest_weight=1.0)
+    if public.group:
+        raise ValueError(
+            f"group={public.group!r}: these records are encoded already; give the table itself, or "
+            "bdpvi.fit_private a bdpvi.models.mixed.MixedRegression whose groups are columns"
+        )
     if public.event:
         raise ValueError(
             f"event={public.event!r}: targets of encoded records are signed times, "

@@ -76,6 +76,9 @@ class Request:
         if (event := self.public.event) and event not in self.public.drop:  # no feature
             public = replace(self.public, drop=(*self.public.drop, event))
             object.__setattr__(self, "public", public)
+        if self.groups_are_features and self.public.group not in self.public.kinds:
+            groups = (*self.public.categorical, self.public.group)
+            object.__setattr__(self, "public", replace(self.public, categorical=groups))
 
     @property
     def number(self) -> int:
@@ -98,6 +101,16 @@ class Request:
         return self.unit is not None and self.unit.one_row
 
     @property
+    def groups_are_records(self) -> bool:
+        """Whether a record is a group of rows, in a mixed model."""
+        return bool(self.public.group) and self.public.group == self.person
+
+    @property
+    def groups_are_features(self) -> bool:
+        """Whether a row's group is a feature, in a mixed model."""
+        return bool(self.public.group) and not self.groups_are_records
+
+    @property
     def bayesian(self) -> bool:
         """Whether the guarantee is not worst-case."""
         from bdpvi.bayesian.guarantees import WORST_CASE
@@ -107,6 +120,8 @@ class Request:
     @property
     def uses_noisy_scores(self) -> bool:
         """Whether the route is noisy scores."""
+        if self.public.group:
+            return False
         if self.model is None:
             return self.intervals
         usual = self.model.score_parts is not None and not self.public.exposure
@@ -116,12 +131,15 @@ class Request:
     def what(self) -> str:
         """The release in words, for the ledger."""
         kind = "logistic" if self.model is None else self.model.kind
+        kind = f"mixed {kind}" if self.public.group else kind
         purpose = " with intervals" if self.intervals and self.model is None else ""
         return f"private: {kind} regression of {self.target!r}{purpose}"
 
     @property
     def uses_dpvi(self) -> bool:
         """Whether the route is private variational inference."""
+        if self.public.group:
+            return self.groups_are_records
         return self.model is not None and not self.uses_noisy_scores
 
     @property
@@ -221,6 +239,7 @@ class Request:
             exposure=public.exposure,
             weights=weight_words(public.weights, public.weights, public.largest_weight),
             event=public.event,
+            group=public.group,
             target_bounds=target_bounds(self.model),
             base_rate=public.base_rate,
             rows=about(public.rows),

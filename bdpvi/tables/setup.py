@@ -12,12 +12,14 @@ from bdpvi.datasets import estimates
 from bdpvi.datasets.dataset import Data
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.mixed import MixedRegression
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.left import SPENT, together
 from bdpvi.programs.dpvi import DPVI
+from bdpvi.regression.group_moments import NoisyGroups
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.score_release import ScorePlan
@@ -169,6 +171,8 @@ def setup(asked: Request, found: Encoded | None = None) -> Setup:
     public, model = asked.public, asked.model
     if asked.bayesian:
         return Setup(posterior(public.base_rate))
+    if public.group:
+        return _mixed(asked, found)
     route: Any = asked.draws
     if isinstance(route, int):
         route = ObjectivePerturbation(rows=public.rows, draws=route)
@@ -197,6 +201,27 @@ def setup(asked: Request, found: Encoded | None = None) -> Setup:
     if public.rows is None and found.records is not None:
         route = route.of_rows(min(max(found.records, FEWEST), MOST))
     return Setup(made, route)
+
+
+def _mixed(asked: Request, found: Encoded | None) -> Setup:
+    """Return a mixed model and its route."""
+    public, of = asked.public, asked.model
+    draws = _DRAWS if asked.number == 1 else asked.number
+    made: Any = logistic(public.base_rate, WEAK_PRIOR_SCALE) if of is None else of
+    groups: tuple[int, ...] = ()
+    columns = None
+    if found is not None:
+        places, columns = found.encoding.places, len(found.encoding.columns)
+        groups = places[public.group] if asked.groups_are_features else ()
+        levels = tuple(one for one in found.encoding.one_hot if one != groups)
+        made = replace(made, **{"one_hot" if of is None else "levels": levels})
+        columns -= bool(groups)
+    mixed = MixedRegression(of=made, column=public.group, groups=groups)
+    if asked.groups_are_records:
+        from pyro.infer import JitTrace_ELBO  # late: settings need no Pyro
+
+        return Setup(mixed, DPVI(draws=draws, loss=JitTrace_ELBO()))
+    return Setup(mixed, NoisyGroups(draws=draws, columns=columns))
 
 
 def logistic(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bdpvi._ground import validate
+from bdpvi._ground.outputs import several
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.estimates import Purchase
 from bdpvi.datasets.weights import TAKEN_BY
-from bdpvi.models.kinds import OfClasses
+from bdpvi.models.kinds import MIXED, OfClasses
+from bdpvi.models.mixed import FEWEST_GROUPS
 from bdpvi.score.reading import ANY, NAMES, NUMBERS, UNUSED
 from bdpvi.tables.request import Request
 
@@ -34,6 +36,7 @@ def check(asked: Request) -> None:
         )
     _check_labels(asked)
     _check_weights(asked)
+    _check_group(asked)
     if asked.model is not None:
         _check_model(asked)
     elif asked.positive in (None, "") or read_cell(asked.positive, asked.target_type)[2]:
@@ -68,6 +71,44 @@ def _check_weights(asked: Request) -> None:
             raise ValueError(
                 f"weights={public.weights!r}: none go with {name}={value!r:.80}. {TAKEN_BY} take "
                 "them, with public or private bounds"
+            )
+
+
+def _check_group(asked: Request) -> None:
+    """Refuse a mixed model where there is none, and options that would be ignored."""
+    public, model = asked.public, asked.model
+    if not (name := public.group):
+        return
+    what = "logistic" if model is None else model.kind
+    if what not in MIXED:
+        raise ValueError(f"group={name!r}: mixed models are {', '.join(MIXED)}, not {what}")
+    if asked.groups_are_features and what != "linear":
+        raise ValueError(
+            f"group={name!r}: a mixed {what} regression takes groups as records, unit={name!r} "
+            f"(--unit {name}) with rows_per_unit; a linear one takes them as features, too"
+        )
+    if asked.groups_are_features and public.hashed:
+        raise ValueError(f"group={name!r}: hashed=True would mix groups; leave it out")
+    columns = () if asked.constants is None else asked.constants.columns
+    levels = [getattr(one, "categories", ()) for one in columns if one.name == name]
+    if asked.groups_are_features and levels and len(levels[0]) < FEWEST_GROUPS:
+        raise ValueError(
+            f"group={name!r}: there are {several(len(levels[0]), 'group')} of {name!r}, and τ "
+            f"needs {FEWEST_GROUPS} at least: make it a category (leave group out)"
+        )
+    given = {
+        "intervals": asked.intervals or None,
+        "guarantee": asked.guarantee if asked.bayesian else None,
+        "draws": None if isinstance(asked.draws, int) else asked.draws,
+        "exposure": public.exposure or getattr(model, "exposure", None),
+        "weights": public.weights or None,
+        "from_data": public.from_data or None,
+        "rows": public.rows if asked.groups_are_records else None,
+    }
+    for option, value in given.items():
+        if value not in (None, ""):
+            raise ValueError(
+                f"{option}={value!r:.80}: a mixed model (group={name!r}) takes none; leave it out"
             )
 
 
@@ -122,6 +163,10 @@ def purchase(asked: Request, header: Sequence[str]) -> Purchase:
     names, public = [str(name).strip() for name in header], asked.public
     if public.exposure and (public.exposure == asked.target or public.exposure not in names):
         raise ValueError(f"exposure={public.exposure!r} must be a column other than the target")
+    if public.group and (public.group == asked.target or public.group in public.drop):
+        raise ValueError(f"group={public.group!r} must be neither the target nor left out")
+    if asked.groups_are_features and public.group not in names:
+        raise ValueError(f"group={public.group!r} must be a column; they are {', '.join(names)}")
     used = {factor.column for term in asked.terms for factor in term}
     used |= {asked.target, public.exposure, *public.drop, *public.categorical}
     used |= {column.name for column in asked.constants.columns} if asked.constants else set()

@@ -224,8 +224,22 @@ class Work:
             if chosen.route is None:
                 return self._draw_posterior(chosen.model, data, work)
             chosen = self._with_checkpoint(chosen, data, folder)
+            if asked.groups_are_records:
+                return self._release_groups(chosen, data, work)
             prepared = Prepared.of(chosen.model, data, chosen.route)
             return prepared.release(epsilon=asked.epsilon, delta=asked.delta, work=work)
+
+    def _release_groups(self, chosen: Setup, data: Data, work: Transaction) -> Release:
+        """Return the release of a mixed model whose records are groups."""
+        from bdpvi.tables import mixed  # late: it loads what pads groups
+
+        asked, rows = self.asked, self.people.rows_per_unit
+        assert isinstance(data, Dataset)
+        model = mixed.of_records(chosen.model, rows)
+        records = mixed.grouped(data, self.rows.first().persons, chosen.model, rows)
+        prepared = Prepared.of(model, records, chosen.route)
+        made = prepared.release(epsilon=asked.epsilon, delta=asked.delta, work=work)
+        return mixed.of_rows(made, chosen.model, data.feature_names)
 
     def _draw_posterior(self, model: Any, data: Data, work: Transaction) -> Release:
         """Return a Bayesian release: draws from the posterior."""

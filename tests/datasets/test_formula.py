@@ -141,6 +141,7 @@ def test_a_coefficient_per_unit_is_that_of_the_raw_product() -> None:
         ("sick ~ weight", "'weight' is not a column of the table.*'age'"),
         ("sick ~ age - 1", "has an intercept"),
         ("sick ~ 1", "no term but the intercept"),
+        ("sick ~ age + (1 | ward)", "effects of groups, as .1 . clinic., are an option"),
         ("sick ~ age | ward", "one right-hand side"),
         ("log(sick) ~ age", "the name of one column"),
         ("sick + age ~ ward", "the name of one column"),

@@ -30,6 +30,7 @@ from bdpvi import (
 from bdpvi.models.family import Family
 from bdpvi.models.kinds import NAMED, Known
 from bdpvi.models.losses import LossBound, PredictorLoss
+from bdpvi.models.mixed import MixedRegression
 from bdpvi.models.multinomial import Softmax
 from bdpvi.models.own import OwnRegression
 from bdpvi.models.poisson import ContinuedPoisson
@@ -117,6 +118,7 @@ OTHERS: dict[str, Any] = {
     "multinomial": BayesianMultinomialRegression.bounded(classes=3),
     "ordinal": BayesianOrdinalRegression(classes=3),
     "survival": BayesianSurvivalRegression(cuts=(1, 3)),
+    "mixed": MixedRegression(of=BayesianPoissonRegression(largest=8), groups=(0, 1)),
 }
 
 
@@ -133,6 +135,7 @@ def test_every_family_is_here() -> None:
         "BayesianNegativeBinomialRegression": "rate ratio",
         "BayesianOrdinalRegression": "odds ratio",
         "BayesianSurvivalRegression": "hazard ratio",
+        "MixedRegression": "rate ratio",
     }
 
 
@@ -244,16 +247,14 @@ def test_the_pyro_model_has_the_weighted_loss(name: str) -> None:
     torch.testing.assert_close(-change, weighted(here) - weighted(there), rtol=1e-9, atol=1e-9)
 
 
+SIGNED = "be times, those of censored records with a minus sign, and not 0"
+OTHER_RANGES: dict[str, tuple[tuple[float, ...], float, str]] = {
+    "survival": ((-3.0, -0.5, 3.0), 0.0, SIGNED),
+    "mixed": ((0.0, 1.0, 8.0), 0.5, "be whole numbers of at least 0"),
+}
+OF_CLASSES = ((0.0, 1.0, 2.0), 3.0, "be whole numbers from 0 to 2")
 RANGES = {name: (row.model, row.targets, row.odd, row.rule) for name, row in ROWS.items()} | {
-    name: (model, (0.0, 1.0, 2.0), 3.0, "be whole numbers from 0 to 2")
-    if name != "survival"
-    else (
-        model,
-        (-3.0, -0.5, 3.0),
-        0.0,
-        "be times, those of censored records with a minus sign, and not 0",
-    )
-    for name, model in OTHERS.items()
+    name: (model, *OTHER_RANGES.get(name, OF_CLASSES)) for name, model in OTHERS.items()
 }
 
 

@@ -34,6 +34,8 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.left import together
 from bdpvi.privacy.mode_draws import ModeDraws
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
+from bdpvi.privacy.process import SameRows
+from bdpvi.privacy.whole_units import UnitSteps
 
 DELTA = 1e-5
 INFLUENCE = Influence(added=True, columns=3, shift=0.05, spread=0.004, share=0.002)
@@ -108,6 +110,9 @@ ROWS = {
     ),
     "sampled sums": Row(STEPS, replace(STEPS, steps=25), sampled(2.0, 0.05, 20)),
     "sampled more often": Row(STEPS, replace(STEPS, rate=0.06), sampled(2.0, 0.05, 20)),
+    "of units": Row(
+        UnitSteps.of(STEPS), UnitSteps.of(replace(STEPS, steps=25)), sampled(2.0, 0.05, 20)
+    ),
     "coins": Row(
         replace(STEPS, rate=1.0, presence=0.5),
         replace(STEPS, rate=1.0, presence=0.6),
@@ -225,6 +230,33 @@ def test_several_rows_cost_at_least_one(row: Row, rows: int) -> None:
         assert found.epsilon == pytest.approx(many.epsilon, rel=1e-9)
     for part in () if row.event.group_only else for_unit({row.event: 1}, rows):
         assert epsilon(part) == pytest.approx(found.epsilon, rel=1e-9)
+
+
+@pytest.mark.parametrize("steps", [GAUSS, STEPS])
+def test_a_record_that_is_a_unit_costs_what_a_record_does(steps: SampledGaussian) -> None:
+    """However many rows it has, and among charges for rows, which count for each."""
+    one, book = UnitSteps.of(steps), Book("a", unit="who", rows=50)
+    alone, beside = (together(book, DELTA, Counter(some)) for some in ([one], [one, GAUSS]))
+    assert alone is not None
+    assert beside is not None
+    assert alone.epsilon == pytest.approx(epsilon(steps), rel=1e-9)
+    rows = replace(GAUSS, noise_multiplier=GAUSS.noise_multiplier / 50)
+    assert beside.epsilon == pytest.approx(epsilon(steps, rows), rel=1e-9)
+
+
+def test_units_beside_minima_add_up_and_have_no_price_for_other_units() -> None:
+    one, two = UnitSteps.of(STEPS), Book("a", unit="who", rows=2)
+    both = together(two, DELTA, Counter([one, MINIMUM]))
+    rows = together(two, DELTA / 2, Counter([MINIMUM]))
+    assert both is not None
+    assert rows is not None
+    assert both.epsilon == pytest.approx(epsilon(STEPS, delta=DELTA / 2) + rows.epsilon, rel=1e-9)
+    assert both.delta == DELTA
+    own = Book("a", unit="who", rows=2, events=Counter([one]))
+    others = {name: Book("b", unit=name, rows=3, events=Counter([GAUSS])) for name in ("who", "x")}
+    for name, other in others.items():
+        found = SameRows({"a": own, "b": other}).with_others(own)
+        assert (found.events is None) == (name == "x")
 
 
 @every
