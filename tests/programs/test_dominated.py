@@ -171,7 +171,7 @@ def test_a_mean_is_shrunk_by_the_walk_and_one_of_a_narrow_prior_more() -> None:
         course: Any = Course.__new__(Course)
         course.descent = type("Descent", (), {"program": found})()
         course.steps, course.first, course.averaged = 4, 2, 2
-        course.identified, course.variance = None, 1.0
+        course.identified, course.variance, course.gaussian = None, 1.0, True
         course.descent.mechanism = type("Mechanism", (), {"rate": 1.0})()
         course._reached = lambda covariance, left: (0.5, 0 * left)
         course.products = torch.zeros(2, 0, 0)
