@@ -220,7 +220,7 @@ def test_an_epsilon_that_drowns_everything_gives_the_declared_base_rate_and_says
     fit = prepared(data, 0.2, rows=1e3)
     with pytest.warns(bdpvi.PrivacyUtilityWarning, match=r"smallest useful ε is about 0\.1;"):
         release = fit.release(epsilon=1e-4)
-    assert float((release.predict_mean(data.x) - 0.2).abs().max()) < 0.02
+    assert float((release.predict_mean(data.x) - 0.2).abs().max()) < 0.03
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         prepared(data, rows=1e3).release(epsilon=0.12)
