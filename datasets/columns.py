@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -337,3 +337,12 @@ def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
         name = frame.columns[frame.columns.duplicated()][0]
         raise ValueError(f"the column name {name!r} occurs more than once")
     return frame
+
+
+def words_of_counts(counts: Mapping[str, int]) -> str:
+    """Return the numbers of unknown values in each column, in words.
+
+    >>> words_of_counts({"age": 1, "sex": 2})
+    "1 of 'age', 2 of 'sex'"
+    """
+    return ", ".join(f"{count} of {name!r}" for name, count in counts.items())

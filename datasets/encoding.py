@@ -33,6 +33,7 @@ from bdpvi.datasets.columns import (
     no_numbers,
     not_known,
     some,
+    words_of_counts,
 )
 from bdpvi.datasets.columns import with_text_names as with_text_names
 from bdpvi.datasets.origin import Origin
@@ -50,8 +51,7 @@ MEASURED = "Computed from the rows of the data; treated as public."
 """Source of constants computed from the table itself."""
 _BASE = "unknown='base' (--unknown base) would make its features 0"
 _PURCHASE = re.compile("[0-9a-f]{64}")
-_ROWS = 1 << 13
-"""Rows that are encoded at a time: they stay in the cache."""
+_ROWS = 1 << 13  # that are encoded at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -367,13 +367,11 @@ class Encoding:
         """
         if absent := self._absent(table):
             raise ValueError(f"the table has no column {some(absent)}")
-        used = {column.name: table[column.name] for column in self.columns}
-        size = max(map(len, used.values()), default=0)
+        size = max((len(table[column.name]) for column in self.columns), default=0)
         made = np.empty((size, len(self.feature_names)))
         for start in range(0, size, _ROWS):
             rows = slice(start, start + _ROWS)
-            each = ((column, used[column.name].select(rows)) for column in self.columns)
-            parts = {column.name: column.encode_cells(cells) for column, cells in each}
+            parts = {c.name: c.encode_cells(table[c.name].select(rows)) for c in self.columns}
             made[rows] = joined(self.blocks, parts, self.columns)
         return torch.from_numpy(made)
 
@@ -392,15 +390,6 @@ class Encoding:
             return from_json(cls, values, partial=True)
         except ValueError as error:
             raise ValueError(f"not the dictionary of an encoding: {error}") from error
-
-
-def words_of_counts(counts: Mapping[str, int]) -> str:
-    """Return the numbers of unknown values in each column, in words.
-
-    >>> words_of_counts({"age": 1, "sex": 2})
-    "1 of 'age', 2 of 'sex'"
-    """
-    return ", ".join(f"{count} of {name!r}" for name, count in counts.items())
 
 
 def _counts(odd: Mapping[str, NDArray[np.bool_]]) -> dict[str, int]:

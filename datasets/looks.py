@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets.cells import Columns, places_of, read_cells
-from bdpvi.datasets.encoding import Encoding, words_of_counts
+from bdpvi.datasets.columns import words_of_counts
+from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.origin import target_bounds
 from bdpvi.datasets.types import ColumnType
 from bdpvi.score.reading import BLANK, UNFIT, UNUSED

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cell, read_cells, series_of
-from bdpvi.datasets.columns import blanks
+from bdpvi.datasets.columns import blanks, words_of_counts
 from bdpvi.datasets.dataset import Dataset, People, Split
-from bdpvi.datasets.encoding import Encoding, with_text_names, words_of_counts
+from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import misread, tell_of_misread
 from bdpvi.datasets.measuring import TableOptions, measure_encoding, outcome, whole

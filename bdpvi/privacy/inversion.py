@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,10 +30,8 @@ _TRIES = ((64, 0.0), (1024, 0.0015), (16384, 0.0015))
 _NEGLIGIBLE = 1e-30
 LOOSE = 1e-3
 """The most that truncation and rounding may add, as a fraction of δ."""
-# Records whose largest bound is looked for at a time.
-_SOME = 16
-# Nodes × records at a time.
-_BLOCK = 1 << 18
+_SOME = 16  # records whose largest bound is looked for at a time
+_BLOCK = 1 << 18  # nodes × records at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,8 +192,7 @@ class Inversion:
         log_size = log_size + _ROUNDING * (1 + self.log_top.abs() + (c * eps).abs())
         bound = torch.minimum(log_size.exp() * trapezoid, (log_size + _log_peak(c)).exp())
         bound = torch.where(self.exists, bound, 1.0)
-        tiny = torch.finfo(torch.float64).tiny
-        return bound.clamp(min=tiny, max=1), added / trapezoid
+        return bound.clamp(min=torch.finfo(torch.float64).tiny, max=1), added / trapezoid
 
 
 def contour_for(
@@ -332,8 +330,8 @@ def hockey_stick_bound(
     tensor([0.1269], dtype=torch.float64)
     """
     delta = torch.ones(records, dtype=torch.float64)
-    every = torch.arange(records)
-    for rows, inversion in inversions(log_mgf_of, every, epsilon, tries, _NEGLIGIBLE):
+    tried = inversions(log_mgf_of, torch.arange(records), epsilon, tries, _NEGLIGIBLE)
+    for rows, inversion in tried:
         delta[rows] = torch.minimum(delta[rows], inversion.bound(epsilon)[0].to(delta))
     return delta
 
@@ -350,8 +348,8 @@ def largest_bound(
     (0, 0.1269)
     """
     quick, loose = torch.ones(records, dtype=torch.float64), torch.ones(records, dtype=torch.bool)
-    every = torch.arange(records)
-    for rows, inversion in inversions(log_mgf_of, every, epsilon, _TRIES[:1], _NEGLIGIBLE):
+    tried = inversions(log_mgf_of, torch.arange(records), epsilon, _TRIES[:1], _NEGLIGIBLE)
+    for rows, inversion in tried:
         delta, added = inversion.bound(epsilon)
         quick[rows], loose[rows] = delta.to(quick), _is_loose(delta, added, _NEGLIGIBLE).cpu()
     best, at = -1.0, 0
@@ -359,10 +357,7 @@ def largest_bound(
         if float(quick[some[0]]) <= best:
             break
         again = some[loose[some]]
-
-        def of_some(rows: Tensor, again: Tensor = again) -> LogMgf:
-            return log_mgf_of(again[rows])
-
+        of_some = partial(lambda again, rows: log_mgf_of(again[rows]), again)
         found = hockey_stick_bound(of_some, len(again), epsilon, _TRIES[1:])
         quick[again] = torch.minimum(quick[again], found)
         if float(quick[some].max()) > best:

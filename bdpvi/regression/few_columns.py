@@ -42,8 +42,8 @@ SHARES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95)
 """Values of π."""
 WIDTHS = tuple(2.0 ** (step / 2) for step in range(-4, 25))
 """Values of τ/s."""
-_POINT = torch.linspace(-6, 6, 601, dtype=torch.float64)
-_CHANCE = torch.softmax(-(_POINT**2) / 2, 0)
+POINTS = torch.linspace(-6, 6, 601, dtype=torch.float64)
+_CHANCE = torch.softmax(-(POINTS**2) / 2, 0)
 
 
 class Noise(NamedTuple):
@@ -83,40 +83,68 @@ def numbers_of(facts: Facts, numbers: Sequence[int] | None) -> Sequence[int]:
 
 def variance_of(plan: ObjectivePlan) -> float:
     """Return v of a standardised number: the variance of a normal one that is cut at the limit."""
-    return float(_CHANCE @ _POINT.clamp(-plan.limit, plan.limit) ** 2)
+    return float(_CHANCE @ POINTS.clamp(-plan.limit, plan.limit) ** 2)
+
+
+class Moments(NamedTuple):
+    """Sums over typical records, for weighted scores: residuals times weights.
+
+    Attributes:
+        curvature: h/v, in a feature of variance 1.
+        squares: of weighted scores of such a feature.
+        pull: of weighted scores times u: what records add to each released weight, dotted with the
+            weights.
+        scores: of weighted scores: what records add to the intercept.
+        rate: the mean chance that a target is 1; not a sum.
+    """
+
+    curvature: Tensor
+    squares: Tensor
+    pull: Tensor
+    scores: Tensor
+    rate: Tensor
 
 
 def moments_of(
-    plan: ObjectivePlan, intercept: float, spread: float, factor: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return sums over typical records with logits of the model about N(intercept, spread²).
+    plan: ObjectivePlan,
+    intercept: float,
+    spread: float,
+    factor: Tensor,
+    right: Tensor | None = None,
+    every: int = 1,
+) -> Moments:
+    """Return sums over records with logits of the model about N(intercept, spread²).
 
     Args:
         plan: the settings of the release; N must be known.
         intercept: of the model.
         spread: standard deviation of the rest of its logit, u.
-        factor: targets are 1 with chance sigmoid(intercept + factor · u), any shape.
+        factor: targets are 1 with chance sigmoid(right + factor · u), any shape.
+        right: the same shape; by default the model's intercept.
+        every: take every so many of the points of u.
 
     Returns:
-        h/v, in a feature of variance 1; the sum of squares of weighted scores of such a feature;
-        and of weighted scores times weights: what the records add to each released weight, dotted
-        with the weights. Each has the shape of ``factor``.
+        The sums, in the shape of ``factor``.
     """
     facts, k = plan.facts, plan.actual_event.residual
     assert facts.rows is not None
+    point = POINTS[::every]
+    chance = torch.softmax(-(point**2) / 2, 0)
     ratio = plan.clip / math.sqrt(facts.squared)
     omega = min(1.0, ratio, plan.bend * ratio**2) * sum(plan.class_weights) / 2
-    u = spread * _POINT
+    u = spread * point
     p = torch.sigmoid(intercept + u)
-    t = torch.sigmoid(intercept + factor.double()[..., None] * u)
-    curvature = squares = pull = torch.zeros(())
+    start = intercept if right is None else right.double()[..., None]
+    t = torch.sigmoid(start + factor.double()[..., None] * u)
+    curvature = squares = pull = scores = torch.zeros(())
     for of, residual, sign in ((t, 1 - p, 1), (1 - t, p, -1)):
         cut = residual.clamp(max=k)
-        curvature = curvature + of @ (_CHANCE * torch.where(residual < k, p * (1 - p), 0.0))
-        squares = squares + of @ (_CHANCE * cut**2)
-        pull = pull + of @ (_CHANCE * sign * cut * u)
+        curvature = curvature + of @ (chance * torch.where(residual < k, p * (1 - p), 0.0))
+        squares = squares + of @ (chance * cut**2)
+        pull = pull + of @ (chance * sign * cut * u)
+        scores = scores + of @ (chance * sign * cut)
     many = facts.rows * omega
-    return many * curvature, many * omega * squares, many * pull
+    return Moments(many * curvature, many * omega * squares, many * pull, many * scores, t @ chance)
 
 
 def noise_of(plan: ObjectivePlan, intercept: float, w: Tensor) -> Noise:
@@ -129,7 +157,7 @@ def noise_of(plan: ObjectivePlan, intercept: float, w: Tensor) -> Noise:
     """
     v = variance_of(plan)
     spread = math.sqrt(v) * float(torch.linalg.vector_norm(w))
-    curvature, squares, _ = map(float, moments_of(plan, intercept, spread, torch.ones(())))
+    curvature, squares, *_ = map(float, moments_of(plan, intercept, spread, torch.ones(())))
     h = v * curvature
     deviation = math.sqrt(plan.sigma**2 + v * squares) / (h + plan.ridge)
     return Noise(h / (h + plan.ridge), deviation, plan.sigma / plan.ridge)

@@ -18,8 +18,8 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.assumptions import sentences
 from bdpvi.regression import objective_plan
-from bdpvi.regression.objective_plan import FAINT, Facts, ObjectivePlan, Rule, Seldom
-from bdpvi.regression.perturbed_objective import Signed, SummedObjective, minima_of
+from bdpvi.regression.objective_plan import FAINT, Facts, Levels, ObjectivePlan, Rule, Seldom
+from bdpvi.regression.perturbed_objective import Signed, SummedObjective, minima_of, taken
 from bdpvi.releases.row_counts import COUNT, FEWEST, MOST, words_of_rows
 
 _ROWS = 1 << 14
@@ -45,7 +45,8 @@ class ObjectivePerturbation:
         rows: N as declared by the owner, within a factor of 3, from 10 to 1e12: noise and shrinkage
             suit tables of that size. It is rounded to 1, 2 or 5 times a power of ten. By default N
             is estimated privately, for 1 % of μ².
-        sources: number of raw columns, if fewer than features.
+        sources: number of raw columns, if fewer than features; by default as the data's encoding
+            says, with 1 − 1/L for a category of L levels.
         draws: number of released minima; several need more noise than one.
         rule: parameters of the rule.
         counted: whether ``rows`` is a noisy count instead of declared.
@@ -56,6 +57,8 @@ class ObjectivePerturbation:
             (:mod:`bdpvi.regression.calibration_slope`).
         seldom: the features that few records may have, each with the listed levels of its column:
             their weights are held near those levels' mean; by default as the data's encoding says.
+        levels: the features of each category's listed levels, of which 1/L is taken while a minimum
+            is searched; by default as the data's encoding says, if the model has an intercept.
 
     Raises:
         ValueError: if a number is out of range.
@@ -64,13 +67,14 @@ class ObjectivePerturbation:
     weighs: ClassVar[bool] = True
 
     rows: float | None = None
-    sources: int | None = None
+    sources: float | None = None
     draws: int = 1
     rule: Rule = field(default_factory=Rule)
     counted: bool = False
     class_weights: tuple[float, float] = (1.0, 1.0)
     numbers: tuple[int, ...] | None = None
     seldom: Seldom | None = None
+    levels: Levels | None = None
 
     def __post_init__(self) -> None:
         for weight in self.class_weights:
@@ -105,10 +109,14 @@ class ObjectivePerturbation:
         if encoding is None:
             return self
         known = Encoding.from_dict(encoding)
-        sources = len(known.terms or known.columns) if self.sources is None else self.sources
         numbers = known.numbers if self.numbers is None else self.numbers
         seldom = seldom_of(known) if self.seldom is None else self.seldom
-        return replace(self, sources=sources, numbers=numbers, seldom=seldom)
+        levels = self.levels
+        if levels is None:
+            levels = levels_of(known, seldom) if model.intercept else ()
+        sources = len(known.terms or known.columns) - sum(1 / max(2, len(one)) for one in levels)
+        sources = sources if self.sources is None else self.sources
+        return replace(self, sources=sources, numbers=numbers, seldom=seldom, levels=levels)
 
     @property
     def count(self) -> float:
@@ -147,7 +155,9 @@ class ObjectivePerturbation:
         zero, one = self.class_weights
         most = max(zero, one)
         weights_of = (zero / most, one / most)
-        return replace(made, class_weights=weights_of, seldom=self.seldom or ())
+        return replace(
+            made, class_weights=weights_of, seldom=self.seldom or (), levels=self.levels or ()
+        )
 
     def predicting(self, model: Any, plan: ObjectivePlan) -> BayesianLogisticRegression:
         """Return the model without weights, with the limit at which features were clamped."""
@@ -210,10 +220,25 @@ def seldom_of(encoding: Encoding) -> Seldom:
     return tuple(found)
 
 
+def levels_of(encoding: Encoding, seldom: Seldom) -> Levels:
+    """Return the features of each category's listed levels.
+
+    >>> from bdpvi.datasets.columns import Numeric, OneHot
+    >>> from bdpvi.datasets.encoding import Encoding
+    >>> columns = Numeric("age", 40.0, 10.0), OneHot("sex", ("F", "M"))
+    >>> levels_of(Encoding(columns, "By law."), ())
+    ((1, 2),)
+    """
+    apart = {place for place, _ in seldom}
+    blank = {places[-1] for block, places in encoding.groups if block.blank}
+    each = (tuple(p for p in places if p not in apart | blank) for places in encoding.one_hot)
+    return tuple(filter(None, each))
+
+
 def improved(
     plan: ObjectivePlan, minimum: Tensor, numbers: Sequence[int] | None = None
 ) -> tuple[Tensor, float | None]:
-    """Return a minimum after what is learned from it alone.
+    """Return a minimum after what is learned from it alone, for features as they are.
 
     Args:
         plan: the settings.
@@ -224,14 +249,16 @@ def improved(
         The weights, and their factor (:mod:`bdpvi.regression.calibration_slope`); None if few
         columns stand out and numbers were shrunk instead.
     """
-    from bdpvi.regression.calibration_slope import scaled, slope_of
+    from bdpvi.regression.calibration_slope import calibration_of, changed
     from bdpvi.regression.few_columns import of_few_columns
 
-    few = of_few_columns(plan, minimum, numbers)
-    if few is not None:
-        return few, None
-    factor = slope_of(plan, minimum, numbers)
-    return scaled(plan, minimum, factor), factor
+    few, factor = of_few_columns(plan, minimum, numbers), None
+    if few is None:
+        factor, more = calibration_of(plan, minimum, numbers)
+        few = changed(plan, minimum, factor, more)
+    if plan.levels:
+        few[-1] -= few[:-1] @ taken(plan)
+    return few, factor
 
 
 def words_of(factors: Sequence[float | None]) -> str:

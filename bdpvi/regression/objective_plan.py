@@ -5,7 +5,7 @@ consistent: at the truth weighted scores have mean 0, unlike clipped scores. Whe
 large relative to the table, λ grows and k shrinks with it.
 
     z = (x, 2)                                    so a quarter of the ridge holds the intercept
-    C = ¾√(m + 4)                                 m source columns: ‖z‖² is about m + 4
+    C = ¾√(m + 4)                                 m units of variance: ‖z‖² is about m + 4
     ω = min(1, C/‖z‖, 3C²/2‖z‖²)                  so ω‖z‖ ≤ C and ω‖z‖² ≤ 3C²/2
     k = 0.02 μN/√((m + 4)(d + 1)), in [½, 1]      d columns, N rows, μ the remaining distance
     λ = max(3C²/2ε, 4(d + 1)(kC/μ)²/N, rN)        the floor of privacy; shrinkage; rounding
@@ -17,6 +17,10 @@ none has is noise of deviation σ/λ. So each such weight is held near the mean 
 column's listed levels, or near 0 for a number, by a further term κ/2 times the square of the
 difference. It adds to the second derivative, of which the proof needs λ, and depends on no record:
 ε is the same.
+
+A standardised number counts 1 in m. Of a category with L listed levels 1/L is taken from each
+level's feature, which the intercept makes up for after the release; what is left is 1 − 1/L long,
+squared, in every record. So yes/no columns, of two features, need noise for half a column each.
 
 Records that count less than once (:class:`bdpvi.Dataset`) have smaller ω. N stays their number:
 settings for the sum of counts have the same loss within 0.01 nats, but where noise drowns the
@@ -68,6 +72,7 @@ _PRICES = (0.03, 0.05)
 _SPARE = 2.0
 """λ over the least that hides the rounding: noise may be larger than the distance says."""
 Seldom = tuple[tuple[int, tuple[int, ...]], ...]
+Levels = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +108,7 @@ class Facts:
         rows: N, declared or privately estimated, from 10 to 1e12; rounded to 1, 2 or 5 times a
             power of ten. None if unknown: the settings are then for many rows, and on small tables
             the model is worse than the base rate.
-        sources: m, columns of the raw table, where d features encode fewer columns; d by default.
+        sources: m, in columns of the raw table, where d features encode fewer; d by default.
         centre: a guess of the intercept, to which the ridge shrinks it: the logit of a base rate.
         intercept: whether the model has an intercept.
         together: the most rows of one person, for whom ε is.
@@ -117,7 +122,7 @@ class Facts:
 
     columns: int
     rows: float | None = None
-    sources: int | None = None
+    sources: float | None = None
     centre: float = 0.0
     intercept: bool = True
     together: int = 1
@@ -126,7 +131,7 @@ class Facts:
         validate.positive_int("columns", self.columns)
         validate.positive_int("together", self.together)
         if self.sources is not None:
-            validate.positive_int("sources", self.sources)
+            validate.positive("sources", self.sources)
         if not math.isfinite(self.centre):
             raise ValueError(f"centre must be finite, got {self.centre!r}")
         if self.centre and not self.intercept:
@@ -160,6 +165,7 @@ class ObjectivePlan:
         limit: features are clipped at ± this.
         class_weights: factors of the weights of records of class 0 and 1, at most 1, public.
         seldom: the features that few records may have, each with the listed levels of its column.
+        levels: the features of each category's listed levels, from which their mean is taken.
     """
 
     facts: Facts
@@ -171,6 +177,7 @@ class ObjectivePlan:
     limit: float = 2.0
     class_weights: tuple[float, float] = (1.0, 1.0)
     seldom: Seldom = ()
+    levels: Levels = ()
 
     @property
     def events(self) -> tuple[PerturbedObjective]:

@@ -44,6 +44,8 @@ _UNIT = 2.0**-53
 def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None = None) -> Tensor:
     """Return the weights of every draw, (draws, d + 1), the intercept last if there is one.
 
+    They are for features from which :func:`taken` is taken.
+
     Args:
         plan: the settings.
         x: features, (N, d).
@@ -76,6 +78,17 @@ def minima_of(objective: SummedObjective, plan: ObjectivePlan, key: Key) -> Tens
     if plan.facts.intercept:
         minima[:, -1] *= CONSTANT
     return minima
+
+
+def taken(plan: ObjectivePlan) -> Tensor:
+    """Return what is taken from every feature, (d,): 1/L of the L listed levels of a category.
+
+    Of a single level half is taken, as most records may have it or none.
+    """
+    found = torch.zeros(plan.facts.columns, dtype=torch.float64)
+    for places in plan.levels:
+        found[list(places)] = 1 / max(2, len(places))
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +124,7 @@ class Signed:
         signed = torch.full((len(x), plan.facts.weights), CONSTANT, dtype=torch.float64)
         features = signed[:, : x.shape[1]]
         torch.clamp(x.detach().cpu(), -plan.limit, plan.limit, out=features)
+        features -= taken(plan)
         norms = torch.linalg.vector_norm(signed, dim=1)
         signed *= (2 * y - 1).unsqueeze(1)
         weights = BELOW * (plan.clip / norms).minimum(plan.bend * (plan.clip / norms) ** 2)

@@ -28,8 +28,17 @@ from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.perturbed_objective import PerturbedObjective, calibrate, delta
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.worst_case import epsilon as epsilon_of
-from bdpvi.regression.objective import ObjectivePerturbation
-from bdpvi.regression.objective_plan import CONSTANT, LAST, Facts, ObjectivePlan, Rule, Seldom, plan
+from bdpvi.regression.objective import ObjectivePerturbation, improved, levels_of, seldom_of
+from bdpvi.regression.objective_plan import (
+    CONSTANT,
+    LAST,
+    Facts,
+    Levels,
+    ObjectivePlan,
+    Rule,
+    Seldom,
+    plan,
+)
 from bdpvi.regression.perturbed_objective import (
     Signed,
     SummedObjective,
@@ -63,7 +72,10 @@ def gradient(one: ObjectivePlan, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         total = total + (4 * one.sigma - one.ridge) / 2 * (z[place] - mean) ** 2
     k = one.event.residual
     for features, target in zip(x, y, strict=True):
-        row = torch.cat([features.clamp(-one.limit, one.limit), torch.tensor([2.0]).double()])
+        features = features.clamp(-one.limit, one.limit)
+        for places in one.levels:
+            features[list(places)] -= 1 / max(2, len(places))
+        row = torch.cat([features, torch.tensor([2.0]).double()])
         size = float(row.norm())
         weight = min(1.0, one.clip / size, 1.5 * one.clip**2 / size**2)
         signed = (2 * target - 1) * (row @ z)
@@ -75,13 +87,66 @@ def gradient(one: ObjectivePlan, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("seldom", [(), ((2, (0, 1)), (1, ()))])
+@pytest.mark.parametrize("levels", [(), ((0, 2), (1,))])
 @pytest.mark.parametrize("k", [1.0, 0.75, 0.5])
-def test_its_gradient_is_the_slope(k: float, seldom: Seldom) -> None:
-    one, b = replace(settings(k), seldom=seldom), 5.0 * torch.tensor([1.0, -2.0, 0.5, 1.0]).double()
+def test_its_gradient_is_the_slope(k: float, levels: Levels, seldom: Seldom) -> None:
+    one, b = (
+        replace(settings(k), seldom=seldom, levels=levels),
+        5.0 * torch.tensor([1.0, -2.0, 0.5, 1.0]).double(),
+    )
     w = SummedObjective.of(one, TABLE.x, TABLE.y).minimum(b)
     left = gradient(one, TABLE.x, TABLE.y, w) + b
     assert float(left.norm()) < one.tolerance
     assert float(w.norm()) > 0.5 / (1 + len(seldom))
+
+
+def yes_and_no(columns: int, rows: int = 2_000) -> tuple[Tensor, Tensor]:
+    """Return two features for each of some yes/no columns, and targets that follow half of them."""
+    generator = torch.Generator().manual_seed(0)
+    yes = (torch.rand(rows, columns, generator=generator) < 0.4).double()
+    logits = 2 * yes[:, : columns // 2].sum(1) - 0.8 * (columns // 2)
+    y = (torch.rand(rows, generator=generator) < torch.sigmoid(logits)).double()
+    return torch.stack([1 - yes, yes], 2).flatten(1), y
+
+
+def test_released_weights_are_for_features_of_which_nothing_was_taken() -> None:
+    x, y = yes_and_no(4)
+    taken = x - 0.5
+    facts = Facts(columns=8, rows=2_000, sources=2.0)
+    plain = plan(facts, epsilon=1.0)
+    one = replace(plain, levels=((0, 1), (2, 3), (4, 5), (6, 7)))
+    found = [perturbed_minima(a, b, y, Key.of_seed(1))[0] for a, b in ((one, x), (plain, taken))]
+    assert torch.equal(*found)
+    w, before = (improved(a, found[0].clone(), ())[0] for a in (one, plain))
+    assert torch.equal(w[:-1], before[:-1])
+    assert torch.allclose(x @ w[:-1] + w[-1], taken @ before[:-1] + before[-1], atol=1e-12)
+
+
+def test_yes_no_columns_count_for_half_and_categories_for_less_than_one() -> None:
+    columns = (
+        Numeric("age", 40.0, 10.0),
+        OneHot("sex", ("F", "M")),
+        OneHot("job", ("a", "b", "c", "d")),
+        OneHot("note", ("x",)),
+    )
+    model = BayesianLogisticRegression.unweighted(intercept=True)
+    for unknown, extra in (("refuse", 0), ("other", 2)):
+        encoding = Encoding(columns, "By law.", unknown=unknown)
+        names = encoding.feature_names
+        data = Dataset(
+            torch.zeros(2, len(names)).double(),
+            torch.tensor([0.0, 1.0]),
+            feature_names=names,
+            preprocessing={"encoding": encoding.to_dict()},
+        )
+        route = ObjectivePerturbation(rows=500).adapt(model, data, None)
+        assert route.sources == pytest.approx(1 + 0.5 + 0.75 + 0.5)
+        assert route.levels == levels_of(encoding, seldom_of(encoding))
+        assert [len(one) for one in route.levels] == [2, 4, 1]
+        assert route.levels[1][0] == route.levels[0][-1] + 1 + extra
+        plain = BayesianLogisticRegression.unweighted(intercept=False)
+        without = ObjectivePerturbation(rows=500).adapt(plain, data, None)
+        assert (without.sources, without.levels) == (4, ())
 
 
 def test_blanks_that_no_record_has_move_predictions_little() -> None:
@@ -153,9 +218,10 @@ def test_the_slope_has_the_deviation_that_is_charged() -> None:
     assert bool(((places - places.round()).abs() < 1e-3).all())
 
 
-def test_weights_bound_any_record() -> None:
+@pytest.mark.parametrize("levels", [(), ((0, 1, 2),)])
+def test_weights_bound_any_record(levels: Levels) -> None:
     generator = torch.Generator().manual_seed(0)
-    one = replace(settings(), limit=1e9)
+    one = replace(settings(), limit=1e9, levels=levels)
     x = torch.randn(100_000, 3, generator=generator, dtype=torch.float64)
     x *= torch.logspace(-6, 14, 100_000, dtype=torch.float64)[:, None]
     objective: Any = SummedObjective.of(one, x, torch.ones(100_000)).parts.first()

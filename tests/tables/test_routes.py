@@ -153,7 +153,7 @@ def test_other_models_and_guides_are_refused_before_anything_is_charged() -> Non
         ("takes no guide", {"guide": MeanField(MODEL)}),
         ("epsilon must be", {"epsilon": 0}),
         ("delta must lie", {"delta": 0}),
-        ("data must be a Dataset, records in blocks or a pair", {"data": data.x}),
+        ("needs a pair", {"data": data.x}),
     ]
     for words, changes in calls:
         given = {"model": MODEL, "data": data, "epsilon": 1.0, **changes}
@@ -220,7 +220,7 @@ def test_an_epsilon_that_drowns_everything_gives_the_declared_base_rate_and_says
     fit = prepared(data, 0.2, rows=1e3)
     with pytest.warns(bdpvi.PrivacyUtilityWarning, match=r"smallest useful ε is about 0\.1;"):
         release = fit.release(epsilon=1e-4)
-    assert float((release.predict_mean(data.x) - 0.2).abs().max()) < 0.02
+    assert float((release.predict_mean(data.x) - 0.2).abs().max()) < 0.03
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         prepared(data, rows=1e3).release(epsilon=0.12)
