@@ -4,7 +4,7 @@ A release needs nothing of the rows but sums of small arrays: counts, gradients,
 ``records.sum(f, *public)`` is the sum of ``f(block, *public)`` over all blocks, added in pairs in
 the order of the blocks, so that it is equal to the bit for any number of workers. The engine is any
 :class:`concurrent.futures.Executor`: a pool of processes, or Dask's ``client.get_executor()``.
-Workers see rows and public arguments, never keys or noise. The records are those of :class:`People`.
+Workers see rows and public arguments, never keys or noise. They belong to :class:`People`.
 """
 
 from __future__ import annotations
