@@ -66,7 +66,7 @@ def correlations(later: Tensor, products: Tensor, slope: Tensor, measured: Tenso
     on one another; by linear response it is F⁻¹ (Giordano, Broderick and Jordan, "Covariances,
     Robustness, and Variational Bayes", JMLR 2018). A pair's curvature is the mean of two
     coefficients of weighted least squares, of each one's gradient on all latents. Noise alone would
-    make pairs of it, so they are shrunk as by James and Stein: by τ²/(τ² + their error's variance),
+    look like pairs, so they are shrunk as by James and Stein: by τ²/(τ² + their error's variance),
     where τ² is the mean square of all pairs beyond that of their errors. None is left where these
     say it all.
 
