@@ -140,6 +140,8 @@ class Arguments:
                 "records in every step, not the batches of a DataLoader. The Poisson batches, "
                 "which the accounting assumes, are drawn here. Nothing was charged"
             )
+        if all(self.sampled):
+            return self
         pairs = zip(self.leaves, other.leaves, self.sampled, strict=True)
         leaves = tuple(old if of_records else new for old, new, of_records in pairs)
         return replace(self, leaves=leaves)

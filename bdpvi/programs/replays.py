@@ -118,6 +118,8 @@ def record(program: Program, rows: int) -> tuple[Recorded, Watch]:
         watch = Watch(trained, model=program.model, guide=program.guide)
         if not watch.whole:
             raise NotAlikeError("can reach too much to be watched")
+        if watch.iterator:
+            raise NotAlikeError(f"can move the iterator {watch.iterator}")
         check_alike(program, program, 0)
         made = recorded(program, rows)
     if moved := watch.moved_by_run():

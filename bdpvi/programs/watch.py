@@ -31,8 +31,15 @@ _NUMBERS = (int, float, complex, str, bytes, type(None))
 _PARTS = ("_parameters", "_buffers", "_modules")
 _CONTAINERS = (dict, list, set, frozenset, tuple, deque, np.ndarray, Tensor)
 _COINS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
-_OPEN, _PYTHON = ("bdpvi", "pyro", "torch"), ("builtins", "functools", "types")
-"""Packages, and modules of Python's, into whose objects a watch looks."""
+_OTHERS, _PYTHON = ("bdpvi", "pyro", "torch"), ("builtins", "functools", "types")
+"""Packages whose objects a run may change, and modules whose classes hold what others own."""
+_CLOSED = {
+    "_io", "_pytest", "asyncio", "concurrent", "io", "itertools", "logging", "matplotlib",
+    "multiprocessing", "numpy", "pandas", "rich", "scipy", "sklearn", "threading", "tqdm",
+}  # fmt: skip
+"""Packages into whose objects a watch does not look."""
+_ARRAY = 65_536
+"""Largest number of bytes of an array that are compared."""
 
 
 class _Place(NamedTuple):
@@ -72,6 +79,10 @@ class Watch:
         trained: tensors that an optimiser changes; they are not watched.
         programs: by name.
 
+    Attributes:
+        whole: whether all that they reach is watched.
+        iterator: the way to an iterator of the user's, which moves without a trace; "" without one.
+
     >>> class Model:
     ...     def __init__(self):
     ...         self.beta = 0.5
@@ -88,11 +99,11 @@ class Watch:
 
     def __init__(self, trained: Iterable[Tensor], **programs: Any) -> None:
         seen: dict[int, Any] = {id(one): one for one in trained}
-        self._trained = set(seen)
+        self._trained = {_storage(one) for one in seen.values()}  # a start may share it
         self._places: list[_Place] = []
         self._tensors: list[tuple[str, Tensor]] = []
         self._coins: list[tuple[str, Any]] = [("random", random), ("numpy.random", np.random)]
-        self.whole = True
+        self.whole, self.iterator = True, ""
         left = deque((way, one, True) for way, one in programs.items())
         while left:
             way, one, own = left.popleft()
@@ -101,6 +112,8 @@ class Watch:
             seen[id(one)] = one
             if isinstance(one, _COINS):
                 self._coins.append((way, one))
+            if own and isinstance(one, Iterator):
+                self.iterator = way
             self.whole = len(seen) < _MOST and len(self._places) < _PLACES
             if not self.whole:
                 break
@@ -113,7 +126,7 @@ class Watch:
 
     def _add(self, way: str, one: Any, own: bool) -> None:
         if isinstance(one, Tensor):
-            if not one.is_inference() and id(one._base) not in self._trained:
+            if not one.is_inference() and _storage(one) not in self._trained:
                 self._tensors.append((way, one))
         else:
             for names, read in _reads(one):
@@ -149,7 +162,7 @@ def _reads(one: Any) -> Iterator[tuple[list[str], Callable[[], Iterable[Any]]]]:
     elif isinstance(one, list | set | deque):
         yield [], lambda: one if len(one) <= LONG else (len(one),)
     elif isinstance(one, np.ndarray):
-        if one.nbytes <= LONG:
+        if one.nbytes <= _ARRAY:
             yield [], lambda: (one.tobytes(),)
     elif isinstance(one, types.FunctionType):
         cells = [cell for cell in one.__closure__ or () if gc.get_referents(cell)]
@@ -160,10 +173,27 @@ def _reads(one: Any) -> Iterator[tuple[list[str], Callable[[], Iterable[Any]]]]:
     elif isinstance(one, type):
         if not installed(one.__module__):
             yield [f".{name}" for name in vars(one)], lambda: [*vars(one).values()]
-    elif isinstance(own := getattr(one, "__dict__", None), dict):
+    elif not isinstance(one, tuple | frozenset | Tensor):
+        slots = [name for kind in type(one).__mro__ for name in _slots(kind)]
+        if slots:
+            yield [f".{name}" for name in slots], lambda: [getattr(one, n, None) for n in slots]
+        if not isinstance(own := getattr(one, "__dict__", None), dict):
+            return
         yield [f".{name}" for name in own], own.values
         if isinstance(one, nn.Module):
             yield from (([], own[name].values) for name in _PARTS if name in own)
+
+
+def _storage(one: Tensor) -> int:
+    """Return the place of a tensor's memory; an identity, if it has none of its own."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(one)
+    own = one.layout == torch.strided and not wrapped
+    return one.untyped_storage().data_ptr() if own else id(one)
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def _picked(known: dict[str, Any], names: list[str]) -> list[Any]:
@@ -183,7 +213,7 @@ def _is_own(one: Any, parent: bool) -> bool | None:
     top = str(of).partition(".")[0]
     if top in _PYTHON:
         return parent
-    return not installed(of) or (False if top in _OPEN else None)
+    return None if top in _CLOSED else top not in _OTHERS
 
 
 def alike(one: Any, other: Any) -> bool:

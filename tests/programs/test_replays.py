@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import logging
 import os
@@ -19,7 +20,7 @@ import torch
 from pyro import poutine
 from pyro.infer import SVI, JitTrace_ELBO, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal
-from pyro.infer.autoguide.initialization import init_to_mean
+from pyro.infer.autoguide.initialization import init_to_mean, init_to_value
 from pyro.nn import PyroModule, PyroSample
 from pyro.optim import SGD
 from torch import Tensor, nn
@@ -150,6 +151,56 @@ def by_mapping() -> Made:
     return model, change
 
 
+def by_parsed_argument() -> Made:
+    given = argparse.Namespace(beta=0.1)
+
+    def model(x: Tensor, y: Tensor) -> None:
+        regression(x, y, given.beta)
+
+    def change(number: int) -> tuple[Any, ...]:
+        given.beta = 0.1 * (1 + number // 7)
+        return ()
+
+    return model, change
+
+
+class Slotted:
+    """Settings without a dictionary."""
+
+    __slots__ = ("beta",)
+
+
+def by_slot() -> Made:
+    given = Slotted()
+    given.beta = 0.1
+
+    def model(x: Tensor, y: Tensor) -> None:
+        regression(x, y, given.beta)
+
+    def change(number: int) -> tuple[Any, ...]:
+        given.beta = 0.1 * (1 + number // 7)
+        return ()
+
+    return model, change
+
+
+class Classed:
+    """Settings of a class."""
+
+    beta = 0.1
+
+
+def by_class() -> Made:
+    def model(x: Tensor, y: Tensor) -> None:
+        regression(x, y, Classed.beta)
+
+    def change(number: int) -> tuple[Any, ...]:
+        Classed.beta = 0.1 * (1 + number // 7)
+        return ()
+
+    return model, change
+
+
 def by_array() -> Made:
     beta = np.full(2, 0.1)
 
@@ -225,6 +276,9 @@ CASES: dict[Callable[[], Made], range] = {
     by_closure: range(3, 7),
     by_global: range(3, 7),
     by_mapping: range(3, 7),
+    by_parsed_argument: range(3, 7),
+    by_slot: range(3, 7),
+    by_class: range(3, 7),
     by_array: range(3, 7),
     by_buffer: range(3, 6),
     by_another_buffer: range(3, 6),
@@ -321,7 +375,7 @@ def counted_by_an_iterator() -> Any:
     counter = itertools.count()
 
     def model(x: Tensor, y: Tensor) -> None:
-        regression(x, y, 1.0 + 1e-6 * next(counter))
+        regression(x, y, max(1.0, 1e-6 * next(counter)))
 
     return model
 
@@ -369,7 +423,7 @@ def kept() -> Any:
 NEVER: dict[Callable[[], Any], str] = {
     counted: "model, its closure variable held.beta",
     counted_in_an_argument: "model, its argument state",
-    counted_by_an_iterator: "in a second run",
+    counted_by_an_iterator: "can move the iterator model, its closure variable counter",
     Moving: "changes model",
     tossed: "changes random",
     tossed_by_numpy: "changes model, its closure variable generator",
@@ -457,6 +511,15 @@ def test_dropout_drops_anew_for_each_record_and_step_until_it_is_turned_off() ->
     made = descent.replays.made
     assert isinstance(made, Recorded)
     assert len(made.gradients(draw, (x, y)).unique(dim=0)) == 1
+
+
+def test_a_start_that_a_guide_holds_and_trains_is_no_change() -> None:
+    start = {"w": torch.zeros(2)}
+    guide = AutoNormal(regression, init_loc_fn=init_to_value(values=start))
+    private = Private(regression, guide)
+    for _ in range(6):
+        private.step(*table())
+    assert private.at() == [3, 4, 5]
 
 
 def test_a_short_private_fit_is_not_recorded_and_a_long_one_from_its_first_step() -> None:
