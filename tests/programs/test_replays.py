@@ -168,6 +168,7 @@ class Slotted:
     """Settings without a dictionary."""
 
     __slots__ = ("beta",)
+    beta: float
 
 
 def by_slot() -> Made:
