@@ -1,15 +1,14 @@
-"""Coverage of a trained guide's intervals on the nine examples of ``examples/private``.
+"""Coverage of a trained guide's intervals on the examples of ``examples/private``, and on counts.
 
-    python benchmarks/guide_coverage.py [--tables 40] [--steps 1000] [--only NAME ...]
+    python benchmarks/guide_coverage.py [--tables 40] [--epsilon 1 3] [--only NAME ...]
 
 Each table is simulated anew from the same truth and fitted by ``fit_private`` with its defaults, at
 δ = 1e-5. Intervals are between the 2.5 and 97.5 % quantiles of 1000 draws. A model of hidden
 structure is known only up to symmetries, so each quantity is one that records identify: an effect,
 a level of a curve, an entry of a covariance. ``least`` is the coverage of the worst of them, and
-``z`` the standard deviation of (mean − truth)/sd, which should be 1. ``noted`` is the share of
-latent variables with the note that privacy noise dominates them, and ``without note`` the coverage
-of quantities that follow from none of these, where that is known; ``reliable`` is the share of
-summaries which do not say no.
+``z`` the root mean square of (mean − truth)/sd, which should be 1. ``measured`` is the share of
+quantities that follow from no latent variable with the note that privacy noise dominates it; the
+next two columns are theirs. ``reliable`` is the share of summaries which do not say no.
 """
 
 from __future__ import annotations
@@ -19,11 +18,13 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 
 import torch
 from printed import command
 from torch import Tensor
+from zeros import CHANCE, COUNTS, RATE
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "private"))
 
@@ -44,6 +45,10 @@ def seen(name: str, example: Example) -> tuple[Callable[[Latents], Tensor], Tens
         "autoencoder": {"noise": "NOISE"},
         "survival": {"w": "WEIGHTS", "intercept": "INTERCEPT", "shape": "SHAPE"},
     }
+    if name in COUNTS:
+        return lambda found: torch.cat([found["chance"], found["rate"]], 1), torch.cat(
+            [CHANCE, RATE]
+        )
     if name in plain:
         sites = plain[name]
         truth = [torch.as_tensor(getattr(example, at)).flatten() for at in sites.values()]
@@ -105,32 +110,37 @@ _CURVES = {
 }
 
 
-def noted(name: str, release: bdpvi.Release, quantities: int) -> Tensor | None:
-    """Return which quantities follow from a latent variable with a note, (q,), if it is known."""
-    rows = {
-        coefficient.name: bool(coefficient.note) for coefficient in release.summary().coefficients
-    }
-    flags = list(rows.values())
-    if name == "group_effects":
-        common = rows["centre"] or rows["spread"]
-        flags = [rows[f"w[{j}]"] for j in range(4)]
-        flags += [common or rows[f"place[{k}]"] for k in range(quantities - 4)]
-    elif name in _CURVES or len(flags) != quantities:
-        return None
-    return torch.tensor(flags)
+def measured(of: Callable[[Latents], Tensor], release: bdpvi.Release) -> Tensor:
+    """Return which quantities follow from measured latents alone, (q,): others do not move them."""
+    guide = release.guide
+    assert guide is not None
+    one = {name: value[0].double() for name, value in release.latents.items()}
+
+    def at(values: dict[str, Tensor]) -> Tensor:
+        return of({name: value.unsqueeze(0) for name, value in values.items()})[0]
+
+    moved, seen, start = torch.func.jacrev(at)(one), torch.tensor(True), 0
+    for name, shape in guide.sites.items():
+        size = torch.Size(shape).numel()
+        flags = torch.tensor(guide.measured[start : start + size])
+        follows, start = moved[name].reshape(len(moved[name]), -1).abs() > 1e-9, start + size
+        if follows.shape[1] != size:  # such as shares, which one number less describes
+            follows, flags = follows.any(1, keepdim=True), flags.all().unsqueeze(0)
+        seen = seen & (~follows | flags).all(1)
+    return seen
 
 
 NAMES = (
     "group_effects", "spline", "robust", "mixture", "factors", "autoencoder", "two_layers",
-    "gaussian_process", "survival",
+    "gaussian_process", "survival", *COUNTS,
 )  # fmt: skip
 
 
 def row(name: str, tables: int, records: int, epsilon: float, steps: int) -> str:
     """Return a line of the table."""
-    example: Example = import_module(name)
+    example: Example = COUNTS.get(name) or import_module(name)  # type: ignore[assignment]
     of, truth = seen(name, example)
-    hits, z, flags, share, reliable = [], [], [], [], []
+    hits, z, known, reliable = [], [], [], []
     for seed in range(tables):
         torch.manual_seed(seed)
         model, guide = example.fresh()
@@ -142,44 +152,47 @@ def row(name: str, tables: int, records: int, epsilon: float, steps: int) -> str
             guide=guide,
             route=bdpvi.DPVI(loss=example.LOSS, steps=steps, progress=False),
         )
-        assert release.guide is not None
         values = of({n: one.double() for n, one in release.latents.items()})
         low, high = values.quantile(torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2]).double(), 0)
         hits.append((low < truth) & (truth < high))
         z.append((values.mean(0) - truth) / values.std(0))
-        share.append(1 - torch.tensor(release.guide.measured).double().mean())
-        flags.append(noted(name, release, len(truth)))
+        known.append(measured(of, release))
         reliable.append(float(release.summary().reliable is not False))
-    hit = torch.stack(hits).double()
-    error = hit.mean(1).std() / tables**0.5
-    known = [~flag for flag in flags if flag is not None]
-    plain = f"{hit[torch.stack(known)].mean():.3f}" if known else "–"
-    return (
-        f"| {name} | {len(truth)} | {hit.mean():.3f} ± {error:.3f} | {hit.mean(0).min():.2f} | "
-        f"{torch.stack(z).std():.2f} | {100 * torch.stack(share).mean():.0f} % | {plain} | "
-        f"{100 * sum(reliable) / tables:.0f} % | {tables} |"
-    )
+    hit, of_these, off = torch.stack(hits).double(), torch.stack(known), torch.stack(z)
+    each = torch.stack([one[of_it].mean() for one, of_it in zip(hit, of_these, strict=True)])
+    cells = [_mean(hit, hit.mean(1)), f"{hit.mean(0).min():.2f}"]
+    cells += [f"{off.square().mean().sqrt():.2f}", f"{100 * of_these.double().mean():.0f} %"]
+    cells += [_mean(hit[of_these], each[~each.isnan()])]
+    cells += [f"{off[of_these].square().mean().sqrt():.2f}" if len(off[of_these]) else "–"]
+    cells += [f"{100 * sum(reliable) / tables:.0f} %", str(tables)]
+    return " | ".join([f"| {name} | {records} | {epsilon:g} | {len(truth)}", *cells]) + " |"
+
+
+def _mean(hits: Tensor, tables: Tensor) -> str:
+    """Return the mean, with its standard error from those of several tables."""
+    error = f" ± {tables.std() / len(tables) ** 0.5:.3f}" if len(tables) > 1 else ""
+    return f"{hits.mean():.3f}{error}" if len(tables) else "–"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, default=40)
-    parser.add_argument("--records", type=float, default=1e4)
-    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--records", type=float, nargs="+", default=[1e4])
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0])
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES, metavar="NAME")
     given = parser.parse_args()
     torch.set_num_threads(1)
     print("command:", command())
     print(
-        "| example | quantities | coverage | least | z | noted | without note | reliable | tables |"
+        "| example | N | ε | quantities | coverage | least | z | measured | coverage | z | "
+        "reliable | tables |"
     )
-    print("| --- " * 9 + "|")
-    for name in given.only:
+    print("| --- " * 12 + "|")
+    for name, records, epsilon in product(given.only, given.records, given.epsilon):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = row(name, given.tables, int(given.records), given.epsilon, given.steps)
-            print(found, flush=True)
+            print(row(name, given.tables, int(records), epsilon, given.steps), flush=True)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def main() -> None:
                 made = [by_features(groups, rows, epsilon, one, tail) for one in range(number)]
                 name = f"features, {groups} × {rows}, ε = {epsilon:g}{', t' * tail}"
                 print(line(name, made), flush=True)
-    for kind, groups in RECORDS:
+    for kind, groups in RECORDS if asked.records else ():
         for epsilon in (1.0, 3.0):
             made = [by_records(kind, groups, epsilon, one, False) for one in range(asked.records)]
             print(line(f"records, {kind}, {groups}, ε = {epsilon:g}", made), flush=True)

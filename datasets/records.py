@@ -4,8 +4,7 @@ A release needs nothing of the rows but sums of small arrays: counts, gradients,
 ``records.sum(f, *public)`` is the sum of ``f(block, *public)`` over all blocks, added in pairs in
 the order of the blocks, so that it is equal to the bit for any number of workers. The engine is any
 :class:`concurrent.futures.Executor`: a pool of processes, or Dask's ``client.get_executor()``.
-Workers see rows and public arguments, never keys or noise. :class:`People` are whose records they
-are.
+Workers see rows and public arguments, never keys or noise. They belong to :class:`People`.
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ class Part(Protocol):
         """Yield its rows, a few at a time."""
 
 
+@dataclass(eq=False, repr=False)
 class People:
     """The people in one table: everything computed from their records is charged to one ledger.
 
@@ -51,17 +51,11 @@ class People:
         are_records: whether each record is all rows of a unit.
     """
 
-    def __init__(
-        self,
-        kept: Any = None,
-        *,
-        unit: str = "row",
-        rows_per_unit: int = 1,
-        are_records: bool = False,
-    ) -> None:
-        self.kept, self.unit, self.rows_per_unit = kept, unit, rows_per_unit
-        self.are_records = are_records
-        self._own: Any = None
+    kept: Any = None
+    unit: str = field(default="row", kw_only=True)
+    rows_per_unit: int = field(default=1, kw_only=True)
+    are_records: bool = field(default=False, kw_only=True)
+    _own: Any = field(default=None, init=False)
 
     @property
     def ledger(self) -> Any:
@@ -87,8 +81,7 @@ class People:
         """Charge this ledger from now on; None means their own, as :meth:`of` returns it.
 
         Raises:
-            ValueError: if another ledger has charges, or the ledger has another budget or
-                unit.
+            ValueError: if another ledger has charges, or the ledger has another budget or unit.
         """
         if ledger is not None and self.kept not in (None, ledger):
             own = self.kept.book()

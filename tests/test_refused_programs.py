@@ -220,7 +220,7 @@ def test_a_program_that_cannot_be_trained_is_helped(remedy: str) -> None:
 
 
 def test_the_mode_is_trained_and_its_curvature_is_not_read() -> None:
-    made = stepped(guide=AutoLaplaceApproximation)
+    guide: Any = stepped(guide=AutoLaplaceApproximation).guide
     with pytest.raises(ValueError, match="use AutoMultivariateNormal"):
-        made.guide.laplace_approximation(*TABLE)
+        guide.laplace_approximation(*TABLE)
     pyro.clear_param_store()

@@ -10,31 +10,27 @@ from torch import Tensor
 
 from bdpvi._ground.checkpoint import UNKEPT, KeptState
 from bdpvi.bayesian.inference.optimisers import adam_factors, decay
+from bdpvi.programs.curvatures import correlations, curvatures
 from bdpvi.programs.descent import Descent
 from bdpvi.programs.moments import drawn, is_gaussian, moments, prior_deviations, prior_given
 
-_WINDOWS = 10
-_FEW, _MANY = 50, 500
-"""Draws for the mean of a window, and of all, of a guide that is not Gaussian."""
+_MANY = 500
+"""Draws for the mean of a guide that is not Gaussian."""
 _EARLY = 20
 """Curvatures are those of all but the first 1/20 of the steps, which are far from the optimum."""
-_SIGNAL, _FROM_START = 3.7, 2.8
-"""Standard errors from 0 at which a slope counts as measured, and a slope of a line through the
-start: about half a percent of random walks get to each."""
 _DRIFT = 1.5
 """Standard errors by which the slope of a random walk is too large on average."""
+_JOINT = 100
+"""Most latents of which pairs are looked at."""
 _PRIOR = 0.9
 """Standard deviation, in those of the prior, from which a coordinate does not count as measured:
 its information is then less than a quarter of the prior's."""
 _AWAY = 3.0
 """Distance from the optimum, in posterior standard deviations, from which a mean is not settled:
 root mean square over coordinates; :func:`furthest` has that of the worst."""
-_MARGIN = 2.0
-"""Factor on the windows' variance: with nine degrees of freedom it is rarely below half the truth.
-"""
 
 
-_STATE = ("taken", "variance", "sums", "start", "moments", "pull")
+_STATE = ("taken", "variance", "sums", "start", "moments", "products", "pull", "square")
 """What later steps depend on, beside the descent."""
 
 
@@ -65,7 +61,7 @@ class Course:
         descent: takes the steps.
         steps, taken: total number of steps, and number taken so far.
         variance: mean noise variance of the averaged steps.
-        sums: sums of the parameters in consecutive windows of the averaged steps, (W, ...) each.
+        sums: sums of the parameters over the averaged steps.
         identified: linear combinations of latents that records identify, one for each latent,
             (d, d); by default each latent alone. Latents may drift in other directions, which would
             hide their slopes.
@@ -73,7 +69,10 @@ class Course:
         moments: sums of 1, u, g, u² and ug over the early and over the later steps, each weighted
             by the inverse noise variance, with the identified combinations u, less those of the
             start, and noisy gradients g, (2, 5, d).
+        products: sums of uuᵀ and of ugᵀ over the later steps, weighted likewise, (2, d, d); empty
+            where latents are many or combined.
         pull: mean of g over the averaged steps, (d,).
+        square: mean of g² over all steps, (d,).
     """
 
     def __init__(self, descent: Descent, steps: int, identified: Tensor | None = None) -> None:
@@ -81,12 +80,12 @@ class Course:
         self.identified, self.gaussian = identified, is_gaussian(descent.program)
         self.first = steps // 2
         self.averaged = steps - self.first
-        self.windows = min(_WINDOWS, self.averaged)
-        values = descent.program.parameters.items()
-        self.sums = {n: torch.zeros(self.windows, *v.shape).to(v) for n, v in values}
+        self.sums = {n: torch.zeros_like(v) for n, v in descent.program.parameters.items()}
         self.start = torch.zeros(descent.program.dim, dtype=torch.float64)
         self.moments = torch.zeros(2, 5, descent.program.dim, dtype=torch.float64)
-        self.pull = torch.zeros(descent.program.dim, dtype=torch.float64)
+        pairs = descent.program.dim * (identified is None and descent.program.dim <= _JOINT)
+        self.products = torch.zeros(2, pairs, pairs, dtype=torch.float64)
+        self.pull, self.square = torch.zeros(2, descent.program.dim, dtype=torch.float64)
 
     def run(self, steps: Any, kept: KeptState = UNKEPT) -> None:
         """Take these steps, starting from the last saved state.
@@ -112,27 +111,26 @@ class Course:
             self.start = u
         u, later = u - self.start, int(number >= self.steps // _EARLY)
         self.moments[later] += torch.stack([torch.ones_like(u), u, g, u * u, u * g]) / noise
+        if later and self.products.numel():
+            self.products += torch.stack([torch.outer(u, u), torch.outer(u, g)]) / noise
+        self.square += g * g / self.steps
         decay(descent.optim)
         self.taken = number + 1
         if number < self.first:
             return
         self.variance += noise / self.averaged
         self.pull += g / self.averaged
-        window = self._window(number)
         for name, value in descent.program.parameters.items():
-            self.sums[name][window] += value.detach()
-
-    def _window(self, number: int) -> int:
-        return (number - self.first) * self.windows // self.averaged
+            self.sums[name] += value.detach()
 
     def posterior(self) -> TrainedGuide:
         """Set the parameters to their average, and return the posterior of the latents.
 
-        A guide learns its variance slowly under noise, so the variance is raised to the inverse of
-        the measured curvature where that is larger: of that near the optimum, unless noise hides it
-        there (:func:`curvatures`). The variance that batches and noise leave in the average is
-        added, but at most twice the variance that the windows' averages show: where the records say
-        little, the steps are too short to reach :func:`left_in_average`.
+        A guide learns its variance slowly under noise, so the variance becomes the inverse of the
+        measured curvature, less its error: of that near the optimum, unless noise hides it there
+        (:func:`curvatures`). The variance that batches and noise leave in the average is added, as
+        far as the steps have :func:`reached` it: where the records say little, they are few. If the
+        guide's latents are independent, curvatures between them widen it (:func:`correlations`).
 
         A latent that is not measured may have been moved by noise alone, and a guide narrows around
         wherever that led. It gets its prior's variance, given the others, and its mean is shrunk to
@@ -143,60 +141,67 @@ class Course:
         it is; the prior's gradient, small where coordinates are measured, is left out. All measured
         coordinates together decide, and the worst by itself (:func:`furthest`).
         """
-        counts = torch.zeros(self.windows)
-        for number in range(self.first, self.steps):
-            counts[self._window(number)] += 1
-        program, centres = self.descent.program, []
-        for window in range(self.windows):
-            self._set({n: v[window] / counts[window].to(v) for n, v in self.sums.items()})
-            centres.append(self._moments(_FEW)[0])
-        self._set({name: value.sum(0) / self.averaged for name, value in self.sums.items()})
-        mean, covariance = self._moments(_MANY)
+        program = self.descent.program
+        with torch.no_grad():
+            for name, value in program.parameters.items():
+                value.copy_(self.sums[name] / self.averaged)
+        mean, covariance = self._moments()
         slope, error, measured = curvatures(self.moments)
-        least = torch.where(measured, 1 / (slope - _DRIFT * error), 0.0)
-        least = least.clamp(min=1e-300)  # a guide may have no spread at all
-        covariance = _scaled(covariance, (least / _diagonal(covariance)).clamp(min=1.0))
+        own = _diagonal(covariance).clamp(min=1e-300)  # a guide may have no spread at all
+        covariance = _scaled(
+            covariance, torch.where(measured, 1 / (slope - _DRIFT * error) / own, 1.0)
+        )
         rate, noise = self.descent.mechanism.rate, self.variance
-        left = left_in_average(covariance, rate, noise, self.averaged)
         away = _diagonal(covariance) * self.pull
+        left = left_in_average(covariance, rate, noise, self.averaged)
         spread = _diagonal(covariance + left).sqrt()
-        if self.windows > 1 and len(mean):
-            seen = _MARGIN * torch.stack(centres).var(0) / self.windows
-            shrunk = (seen / _diagonal(left).clamp(min=1e-300)).clamp(max=1.0)
-            left = _scaled(left, shrunk)
+        if self.gaussian and covariance.ndim == 1 and self.products.numel():
+            joint = correlations(self.moments[1], self.products, slope, measured)
+            if bool((joint != joint.diag().diag()).any()):
+                size = covariance.sqrt()
+                covariance = torch.linalg.inv(joint) * torch.outer(size, size)
+                left = left_in_average(covariance, rate, noise, self.averaged)
+        walk, left = self._reached(covariance, left)
+        covariance = covariance + left
         if self.identified is not None:
             measured = parts_of(measured, self.identified)
         measured &= _diagonal(covariance).sqrt() < _PRIOR * prior_deviations(program)
         worst = (away / spread)[measured].abs()  # whose noise has a variance of at most 1
-        covariance = covariance + left
         away = away[measured] / _diagonal(covariance)[measured].sqrt()
         settled = not bool(away.square().mean() > _AWAY**2 or (worst > furthest(len(worst))).any())
         if not bool(measured.all()):
             centre, variance = prior_given(program, measured)
-            share = variance / (variance + self._walk() ** 2)
+            share = variance / (variance + walk**2)
             others = centre + share * (mean - centre)
             mean, covariance = replace_others(mean, covariance, measured, others, variance)
         return TrainedGuide(mean, covariance, measured, settled)
 
-    def _moments(self, draws: int) -> tuple[Tensor, Tensor]:
+    def _moments(self) -> tuple[Tensor, Tensor]:
         """Return the latents' mean and covariance, of draws if the guide is not Gaussian."""
         program = self.descent.program
         if self.gaussian:
             return moments(program)
-        found = drawn(program, draws)
+        found = drawn(program, _MANY)
         return found.mean(0), found.var(0).clamp(min=1e-300)
 
-    def _walk(self) -> float:
-        """Return :func:`walk` of the optimiser's steps; infinite if it is not plain Adam."""
+    def _reached(self, covariance: Tensor, left: Tensor) -> tuple[float, Tensor]:
+        """Return :func:`walk` of noise alone, and what the steps have :func:`reached` of the noise.
+
+        With joint curvatures F = S⁻¹ and gradients' mean squares v, Adam moves v^¼x by v^-¼Fv^-¼,
+        in whose directions noise is reached. If it is not plain Adam, nothing is known of it.
+        """
         factors = adam_factors(self.descent.optim, self.steps)
         if factors is None:
-            return math.inf
-        return walk(factors[:, 0], factors[:, 1], self.first)
-
-    def _set(self, values: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, value in self.descent.program.parameters.items():
-                value.copy_(values[name])
+            return math.inf, left
+        rates, fresh = factors[:, 0], factors[:, 1]
+        alone = float(walk(rates, fresh, self.first, torch.zeros(1)))
+        size = self.square.clamp(min=1e-300) ** 0.25
+        if covariance.ndim == 1:
+            return alone, left * reached(rates, fresh, self.first, 1 / (covariance * size**2))
+        values, vectors = torch.linalg.eigh(covariance * torch.outer(size, size))
+        part = reached(rates, fresh, self.first, 1 / values.clamp(min=1e-300))
+        turned = (vectors * part.sqrt()) @ vectors.T * size / size.unsqueeze(1)
+        return alone, turned @ left @ turned.T
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything on which later steps depend."""
@@ -209,52 +214,6 @@ class Course:
         self.descent.ignored = state["ignored"]
         for name in _STATE:
             setattr(self, name, state[name])
-
-
-def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each coordinate's curvature by weighted least squares, and its standard error, (d,).
-
-    Latents u vary with the guide's draws and the noise of earlier steps, and gradients of all
-    records follow them: g = F (u − w) + noise, with known variances. If F = 0, u is a random walk,
-    and the estimate over its standard error has the distribution of Dickey and Fuller,
-    "Distribution of the Estimators for Autoregressive Time Series With a Unit Root", 1979.
-
-    Args:
-        moments: as in :class:`Course`.
-
-    >>> u, g = torch.tensor([[0.0, 1.0, 2.0]]).double(), torch.tensor([[-1.0, 2.0, 5.0]]).double()
-    >>> sums = torch.stack([torch.ones_like(u), u, g, u * u, u * g]).sum(2) / 2  # variance 2
-    >>> slopes(sums)  # 3, and √(2/2)
-    (tensor([3.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
-    """
-    weight, u, g, uu, ug = moments
-    spread = (uu - u * u / weight).clamp(min=1e-300)
-    return (ug - u * g / weight) / spread, spread.rsqrt()
-
-
-def curvatures(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each coordinate's curvature, its standard error, and whether it is measured, (d,).
-
-    All steps decide whether it is. An optimum that is far from the start shows by the way there,
-    one that is near by a line through the start, which random walks follow less. The curvature is
-    that near the optimum unless noise hides it.
-
-    Args:
-        moments: as in :class:`Course`.
-
-    >>> late = torch.tensor([[4.0], [0.0], [0.0], [4.0], [40.0]]).double()
-    >>> curvatures(torch.stack([late / 2, late]))  # the error is that of the later steps, √(1/4)
-    (tensor([10.], dtype=torch.float64), tensor([0.5000], dtype=torch.float64), tensor([True]))
-    """
-    every = moments.sum(0)
-    through_start = torch.stack([every[0], *torch.zeros_like(every[1:3]), *every[3:]])
-    slope, error = slopes(through_start)  # without the sums of u and g no intercept is left
-    far, near = slopes(every), slopes(moments[1])
-    measured = (slope > _FROM_START * error) | (far[0] > _SIGNAL * far[1])
-    for other, its in (far, near):
-        seen = other > _SIGNAL * its
-        slope, error = torch.where(seen, other, slope), torch.where(seen, its, error)
-    return slope, error, measured
 
 
 def parts_of(measured: Tensor, combinations: Tensor) -> Tensor:
@@ -299,28 +258,48 @@ def furthest(coordinates: int) -> float:
     return -float(torch.special.ndtri(one / max(coordinates, 1)))
 
 
-def walk(rates: Tensor, fresh: Tensor, first: int) -> float:
-    """Return the standard deviation of a location that noise alone moves, averaged over last steps.
+def walk(rates: Tensor, fresh: Tensor, first: int, pull: Tensor) -> Tensor:
+    """Return the standard deviation that noise gives to an average of a location's last steps.
 
-    Adam divides its mean of gradients by their size, so noise moves a location by the same random
-    walk whatever its size. At step t the mean has the share 1 − β of the gradient g_t and β of the
-    mean before, and a step counts for the share of the averaged locations that follow it.
+    Adam divides its mean of gradients by their root mean square, so a location x moves by unit
+    noise, whatever its size, and by pull · x towards its optimum, 0; without a pull it is a random
+    walk. At step t the mean has the share 1 − β of the gradient g_t and β of the mean before.
 
     Args:
         rates: step sizes for that mean, which corrects its start, (T,).
         fresh: 1 − β, (T,).
         first: number of steps before the averaged ones.
+        pull: curvature over the root mean square of gradients, of any shape.
 
-    >>> rates = torch.tensor([0.3, 0.4, 0.0], dtype=torch.float64)
-    >>> round(walk(rates, torch.ones(3), 2), 12)  # one location, after two steps
-    0.5
+    >>> rates, one = torch.tensor([0.3, 0.4, 0.0], dtype=torch.float64), torch.ones(3).double()
+    >>> walk(rates, one, 2, one[:1] * 0)  # one location, after two steps: √(0.3² + 0.4²)
+    tensor([0.5000], dtype=torch.float64)
+    >>> walk(rates, one, 2, one[:1])  # √(0.3² · (1 − 0.4)² + 0.4²)
+    tensor([0.4386], dtype=torch.float64)
     """
-    steps, carried, total = len(rates), 0.0, 0.0
-    after = torch.arange(steps, 0, -1).double().clamp(max=steps - first) / (steps - first)
-    for moved, share in zip((rates * after).flip(0).tolist(), fresh.flip(0).tolist(), strict=True):
-        carried = moved + (1 - share) * carried
-        total += (share * carried) ** 2
-    return math.sqrt(total)
+    steps = len(rates)
+    after = carried = total = torch.zeros_like(pull)
+    for step, (rate, share) in reversed([*enumerate(zip(rates, fresh, strict=True))]):
+        after = after + (step >= first) / (steps - first)
+        carried = rate * after + (1 - share) * carried
+        total = total + (share * carried) ** 2
+        after = after - share * carried * pull
+    return total.sqrt()
+
+
+def reached(rates: Tensor, fresh: Tensor, first: int, pull: Tensor) -> Tensor:
+    """Return the variance of :func:`walk` in units of that after very many steps, at most 1.
+
+    That is 1/(pull² T) for T averaged steps, by Polyak and Juditsky as in :class:`Course`. A pull
+    that is through in one step is there.
+
+    >>> rates, fresh = torch.full((400,), 0.01).double(), torch.full((400,), 0.1).double()
+    >>> reached(rates, fresh, 200, torch.tensor([0.0, 0.1, 1.0, 10.0]).double())
+    tensor([0.0000, 0.0382, 0.5933, 0.9976], dtype=torch.float64)
+    """
+    pull = pull.clamp(max=1 / float(rates[first:].max()))
+    found = walk(rates, fresh, first, pull).square() * pull.square() * (len(rates) - first)
+    return found.clamp(max=1.0)
 
 
 def replace_others(

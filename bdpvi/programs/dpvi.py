@@ -20,10 +20,11 @@ class DPVI(Settings):
     A Gaussian guide is trained as with :class:`bdpvi.PrivateSVI`, with settings from public facts:
     the noise from ε, the rate from the number of records, the clip from a noisy count of the
     records beyond it. Parameters are averaged over the last half of the steps, and the guide's
-    covariance is widened by the variance of that average from noise and batches. All of it is
-    private, so draws cost nothing. A guide that is not Gaussian, such as a flow or a mode, is
-    released by draws, moved and scaled likewise. Latents should have about unit size, by public
-    scales.
+    covariance becomes that of the curvatures in the noisy gradients, between pairs of up to 100
+    latents too, widened by what noise and batches leave in that average. All of it is private, so
+    draws cost nothing. A guide that is not Gaussian, such as a flow or a mode, is released by
+    draws, moved and scaled likewise, each latent by itself. Latents should have about unit size, by
+    public scales.
 
     Args:
         rows: N as declared by the owner, within a factor of 3. By default N is estimated privately,

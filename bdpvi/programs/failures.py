@@ -58,8 +58,10 @@ _MASKED = (
 _TENSOR = (
     "keep it a tensor, and compute with torch alone: no .item(), float(), .tolist(), NumPy or SciPy"
 )
-_LOOKS = (".item()", "dynamic shape", "differently shaped", "data pointer", "numpy()")
-_LOOKS += ("aten::equal", "torch.allclose", "has to be greater than 0", "vmap over torch.tensor")
+_LOOKS = (
+    *(".item()", "dynamic shape", "differently shaped", "data pointer", "numpy()"),
+    *("aten::equal", "torch.allclose", "has to be greater than 0", "vmap over torch.tensor"),
+)
 """Words of errors of operations that look at a record's values."""
 _BY_LINE = (
     (r"one_hot", "write torch.eye(n)[k] in place of one_hot(k, n), which looks at its values"),

@@ -21,8 +21,8 @@ from bdpvi._ground.host import HOST, drawing
 from bdpvi.datasets.dataset import Data
 from bdpvi.models.contract import Model, Site
 from bdpvi.models.misfits import split
-from bdpvi.programs.effects import base
-from bdpvi.programs.program import Program, in_plate
+from bdpvi.programs.effects import base, in_plate
+from bdpvi.programs.program import Program
 from bdpvi.regression.objective import seldom_of
 
 _RUNS = 200

@@ -26,9 +26,9 @@ from bdpvi.models.misfits import LastSite, Misfit, MisfitError, missing_from_gui
 from bdpvi.models.parameters import Holder, modules_of
 from bdpvi.models.reachable import check_values
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.effects import base, is_normal
+from bdpvi.programs.effects import base, in_plate, is_normal
 from bdpvi.programs.failures import program_error, words_of_site
-from bdpvi.programs.program import Draw, Program, in_plate
+from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.replays import JIT
 from bdpvi.programs.runs import Runs
 

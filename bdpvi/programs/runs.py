@@ -19,9 +19,9 @@ from bdpvi._ground.undropped import Undropped
 from bdpvi.models.misfits import LastSite, Misfit, MisfitError, Site, split
 from bdpvi.models.traces import Improper
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.effects import plates
+from bdpvi.programs.effects import in_plate, plates
 from bdpvi.programs.failures import program_error, words_of_site
-from bdpvi.programs.program import copied, in_plate
+from bdpvi.programs.program import copied
 from bdpvi.programs.sources import Rows
 
 _REPEATS = 6

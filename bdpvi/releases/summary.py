@@ -130,7 +130,8 @@ class Summary:
             if self.ratio:
                 row["ratio"] = coefficient.ratio()
             rows.append(row)
-        return asdict(self) | {"coefficients": rows}
+        every = asdict(self) | {"coefficients": rows}
+        return {name: one for name, one in every.items() if name != "spread" or one is not None}
 
     def to_frame(self) -> pd.DataFrame:
         """Return the coefficients as a frame, one row for each name."""

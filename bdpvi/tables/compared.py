@@ -45,7 +45,7 @@ from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.receipt import AIMED, Receipt
 from bdpvi.releases.released import Release
 from bdpvi.releases.transaction import Before, Transaction
-from bdpvi.tables.held_out import HeldOut, Inputs
+from bdpvi.tables.held_out import HeldOut, HeldOutRows
 
 LENGTH = 1.25
 """The most that one record moves the sums by."""
@@ -237,7 +237,7 @@ def differences(held: HeldOut) -> Tensor:
     return scores[0] - scores[1]
 
 
-def _score(release: Release, some: Inputs) -> Tensor:
+def _score(release: Release, some: HeldOutRows) -> Tensor:
     """Return the log of the mean density over the draws, (N,)."""
     each = log_densities(release.model, release.latents, some.tensors, some.names)
     return torch.logsumexp(each, 0) - math.log(len(each))

@@ -25,7 +25,7 @@ from bdpvi.tables.encoded import WITHOUT, places_of
 from bdpvi.tables.prepared import with_people
 
 
-class Inputs(NamedTuple):
+class HeldOutRows(NamedTuple):
     """Features and targets of records, as a model takes them.
 
     Attributes:
@@ -39,20 +39,20 @@ class Inputs(NamedTuple):
     def __len__(self) -> int:
         return len(self.tensors[0])
 
-    def split(self, size: int) -> Iterator[Inputs]:
+    def split(self, size: int) -> Iterator[HeldOutRows]:
         """Yield the records, a few at a time; once, if there are none."""
         for some in zip(*(one.split(size) for one in self.tensors), strict=True):
-            yield Inputs(some, self.names)
+            yield HeldOutRows(some, self.names)
 
-    def at(self, kept: Tensor) -> Inputs:
+    def at(self, kept: Tensor) -> HeldOutRows:
         """Return the records of a mask."""
-        return Inputs(tuple(one[kept] for one in self.tensors), self.names)
+        return HeldOutRows(tuple(one[kept] for one in self.tensors), self.names)
 
     @property
-    def made_up(self) -> Inputs:
+    def made_up(self) -> HeldOutRows:
         """Two made-up records, of zeros and of ones."""
         like = (one.new_ones(1, *one.shape[1:]) for one in self.tensors)
-        return Inputs(tuple(torch.cat([one - one, one]) for one in like), self.names)
+        return HeldOutRows(tuple(torch.cat([one - one, one]) for one in like), self.names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class HeldOut:
         frame: raw columns, if they are those of a table.
     """
 
-    sides: tuple[tuple[Release, Inputs], ...]
+    sides: tuple[tuple[Release, HeldOutRows], ...]
     people: People
     preprocessing: Mapping[str, Any]
     some: Callable[[], Sequence[Any]]
@@ -119,7 +119,7 @@ def _made(a: Release, b: Release, data: Any) -> HeldOut:
     if not len(data):
         raise ValueError("data has no held-out records; at least 1 is needed")
     sides = [
-        (one, Inputs((_columns(name, one, other, data), data.y)))
+        (one, HeldOutRows((_columns(name, one, other, data), data.y)))
         for name, one, other in (("a", a, b), ("b", b, a))
     ]
     return HeldOut(_taken(sides), data.people, data.preprocessing, data.some)
@@ -200,7 +200,7 @@ def _by_name(a: Release, b: Release, data: Any) -> HeldOut:
         assert release.guide is not None
         typed = [one.check(values[one.name], release.samples) for one in release.guide.arguments]
         tensors = (*typed, *(values[name] for name in targets))
-        sides.append((release, Inputs(tensors, (*features, *targets))))
+        sides.append((release, HeldOutRows(tensors, (*features, *targets))))
     return HeldOut(tuple(sides), People(), {}, rows.some)
 
 
@@ -237,12 +237,12 @@ def _of_table(a: Release, b: Release, data: Any) -> HeldOut:
     for one in (a, b):
         assert one.encoding is not None
         x = one.encoding.whole(read_columns(frame, one.encoding.types))
-        sides.append((one, Inputs((x.to(one.samples), targets))))
+        sides.append((one, HeldOutRows((x.to(one.samples), targets))))
     noted = {"encoding": a.preprocessing["encoding"]}
     return HeldOut(_taken(sides), People(), noted, lambda: (frame,), frame)
 
 
-def _taken(sides: list[tuple[Release, Inputs]]) -> tuple[tuple[Release, Inputs], ...]:
+def _taken(sides: list[tuple[Release, HeldOutRows]]) -> tuple[tuple[Release, HeldOutRows], ...]:
     """Return the records whose targets both models can have; tell the owner of others."""
     kept = torch.ones(len(sides[0][1]), dtype=torch.bool)
     for release, inputs in sides:

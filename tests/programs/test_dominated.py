@@ -22,7 +22,7 @@ from bdpvi import DPVI
 from bdpvi.bayesian.inference.optimisers import adam_factors
 from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.course import Course, walk
+from bdpvi.programs.course import Course, left_in_average, reached, walk
 from bdpvi.programs.moments import FLAT, prior_given
 from bdpvi.programs.reading import read
 
@@ -100,14 +100,19 @@ def test_the_headline_never_says_yes_above_a_note(release: bdpvi.Release) -> Non
     assert why == "95 % intervals; reliable: no, for a reason given below"
 
 
-def test_a_walk_is_as_wide_as_adam_makes_it() -> None:
-    steps, first, rate, decay = 400, 200, 0.05, 0.1 ** (1 / 400)
-    place = torch.zeros(20_000, requires_grad=True)
+@pytest.mark.parametrize("pull", [0.0, 0.05, 0.3, 2.0])
+def test_a_walk_is_as_wide_as_adam_makes_it(pull: float) -> None:
+    """Noise about a slope, both far larger than Adam's steps; the optimum is where it starts."""
+    steps, first, rate, decay, many = 400, 200, 0.05, 0.1 ** (1 / 400), 20_000
+    place = torch.zeros(many, requires_grad=True)
     optim = torch.optim.Adam([place], lr=rate)
     plan = torch.optim.lr_scheduler.ExponentialLR(optim, decay)
-    generator, total = torch.Generator().manual_seed(0), torch.zeros(20_000)
+    generator, total = torch.Generator().manual_seed(0), torch.zeros(many)
+    square = 0.0
     for number in range(steps):
-        place.grad = 7.0 * torch.randn(20_000, generator=generator)
+        noise = torch.randn(many, generator=generator)
+        place.grad = 7.0 * (noise + pull * place.detach())
+        square += float(place.grad.square().mean()) / steps
         optim.step()
         plan.step()
         if number >= first:
@@ -116,8 +121,37 @@ def test_a_walk_is_as_wide_as_adam_makes_it() -> None:
     factors = adam_factors(plain, steps)
     assert factors is not None
     rates, fresh = factors[:, :2].T
-    found = walk(rates * rate * decay ** torch.arange(steps).double(), fresh, first)
-    assert found == pytest.approx(float(total.std()), rel=0.02)
+    rates = rates * rate * decay ** torch.arange(steps).double()
+    of_it = torch.tensor([7.0 * pull / square**0.5]).double()
+    deviation = float(total.std())
+    assert float(walk(rates, fresh, first, of_it)) == pytest.approx(deviation, rel=0.02)
+    if pull:
+        share = pull**2 * deviation**2 * (steps - first)
+        assert float(reached(rates, fresh, first, of_it)) == pytest.approx(min(share, 1), rel=0.04)
+
+
+def test_noise_in_joint_directions_is_what_adam_leaves_there() -> None:
+    """Two latents of which the sum is well known and the difference hardly."""
+    steps, rate, many = 400, 0.05, 20_000
+    curvature = torch.tensor([[0.5, 0.48], [0.48, 0.5]])
+    place = torch.zeros(many, 2, requires_grad=True)
+    optim = torch.optim.Adam([place], lr=rate)
+    generator, total = torch.Generator().manual_seed(0), torch.zeros(many, 2)
+    course: Any = Course.__new__(Course)
+    course.steps, course.first, course.square = steps, 200, torch.zeros(2).double()
+    for number in range(steps):
+        noise = torch.randn(many, 2, generator=generator)
+        place.grad = place.detach() @ curvature + noise
+        course.square += place.grad.square().mean(0).double() / steps
+        optim.step()
+        if number >= course.first:
+            total += place.detach() / 200
+    course.descent = type("D", (), {"optim": PyroOptim(torch.optim.Adam, {"lr": rate})})()
+    covariance = torch.linalg.inv(curvature.double())
+    left = left_in_average(covariance, 1.0, 1.0, 200)
+    found = course._reached(covariance, left)[1]
+    torch.testing.assert_close(found, torch.cov(total.double().T), rtol=0.05, atol=0.0)
+    assert float(found[0, 0]) < 0.5 * float(left[0, 0])
 
 
 def test_a_mean_is_shrunk_by_the_walk_and_one_of_a_narrow_prior_more() -> None:
@@ -136,12 +170,13 @@ def test_a_mean_is_shrunk_by_the_walk_and_one_of_a_narrow_prior_more() -> None:
         found = program(scale)
         course: Any = Course.__new__(Course)
         course.descent = type("Descent", (), {"program": found})()
-        course.steps, course.first, course.averaged, course.windows = 4, 2, 2, 2
-        course.identified, course.variance = None, 1.0
+        course.steps, course.first, course.averaged = 4, 2, 2
+        course.identified, course.variance, course.gaussian = None, 1.0, True
         course.descent.mechanism = type("Mechanism", (), {"rate": 1.0})()
-        course._walk = lambda: 0.5
+        course._reached = lambda covariance, left: (0.5, 0 * left)
+        course.products = torch.zeros(2, 0, 0)
         course.sums = {
-            n: torch.full((2, *v.shape), 0.9 if "loc" in n else float(v.detach().flatten()[0]))
+            n: torch.full_like(v, 1.8) if "loc" in n else 2 * v.detach()
             for n, v in found.parameters.items()
         }
         one = torch.ones(2, dtype=torch.float64)

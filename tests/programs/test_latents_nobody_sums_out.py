@@ -109,7 +109,11 @@ def by_steps(model: Any, loss: Any, ledger: Ledger) -> Any:
             "latent site 'own' is not in the guide.*sample it in the guide",
         ),
         (hidden, None, "latent site 'own' is not in the guide.*sum it out"),
-        (holes, None, "latent site 'y_unobserved' is not in the guide.*sample it in the guide"),
+        (
+            holes,
+            None,
+            "latent site 'y_unobserved' is a target that obs_mask.*mask the distribution",
+        ),
     ],
 )
 def test_a_latent_that_neither_guide_nor_loss_deals_with_is_refused(

@@ -115,7 +115,7 @@ def test_a_release_has_draws_of_the_guide(name: str, tmp_path: Path) -> None:
     flat = made.guide.draws(50)
     mean, variances = (torch.tensor(one) for one in (made.guide.mean, made.guide.variances))
     torch.testing.assert_close(
-        flat.mean(0).float(), mean, atol=0.01 * variances.max() ** 0.5, rtol=0
+        flat.mean(0).float(), mean, atol=0.01 * float(variances.max()) ** 0.5, rtol=0
     )
     bdpvi.save_release(made, tmp_path / "r.json")
     again = bdpvi.load_release(tmp_path / "r.json", model)
@@ -156,6 +156,7 @@ def test_a_normal_by_its_draws_is_that_by_its_moments() -> None:
     descent = Descent(program, Adam({"lr": 0.05}), mechanism, GradientClip(bound=2.0))
     course = Course(descent, 40)
     course.run(range(40))
+    course.products = course.products[:, :0, :0]  # draws of each latent tell of no pairs
     one = course.posterior()
 
     def two(program: Any, _: int) -> Tensor:

@@ -96,7 +96,8 @@ def test_each_spelling_is_the_same_model(model: Callable[..., None]) -> None:
     made = bdpvi.fit_private(model, DATA, epsilon=2.0, route=ROUTE)
     assert torch.allclose(made.latents["w"].mean(0), DATA.mean(0), atol=0.25)
     pyro.clear_param_store()
-    optim, settings = pyro.optim.Adam({"lr": 0.05}), {"noise_multiplier": 1.0, "rate": 0.02}
+    optim: Any = pyro.optim.Adam({"lr": 0.05})
+    settings: dict[str, Any] = {"noise_multiplier": 1.0, "rate": 0.02}
     svi = bdpvi.PrivateSVI(model, AutoNormal(model), optim, Trace_ELBO(), clip=3.0, **settings)
     svi.step(DATA)
     assert svi.steps == 1

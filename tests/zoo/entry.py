@@ -65,8 +65,8 @@ class Refused:
 
 def changed_lines(one: str, other: str) -> int:
     """Return how many lines of the other text are not in the first one."""
-    lines = (textwrap.dedent(text).splitlines() for text in (one, other))
-    return sum(line.startswith("+ ") for line in difflib.ndiff(*lines))
+    before, after = (textwrap.dedent(text).splitlines() for text in (one, other))
+    return sum(line.startswith("+ ") for line in difflib.ndiff(before, after))
 
 
 def changes(plain: Program, private: Program) -> int:

@@ -227,6 +227,7 @@ class Flow(nn.Module):
 
     def guide_of(self, _: Any) -> Any:
         """Return the guide, after the transforms have forgotten the records of the last run."""
+        part: Any
         for part in self.parts:
             part._cached_x_y = None, None
         return self.guide

@@ -100,7 +100,8 @@ def check_steps(guide: object, seals: bool = False) -> None:
             refusal = partial(_refuse_curvature, kind.__name__)
             if not seals or type(one) is not AutoLaplaceApproximation:
                 refusal()
-            one.laplace_approximation = refusal
+            sealed: Any = one
+            sealed.laplace_approximation = refusal
 
 
 def _refuse_curvature(kind: str, *_: object, **__: object) -> NoReturn:
