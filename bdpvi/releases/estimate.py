@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 from bdpvi._ground import validate
-from bdpvi._ground.host import HOST
+from bdpvi._ground.host import HOST, on_host
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.named import WHOLE, Argument, blank
 from bdpvi.models.contract import Model, with_features
@@ -195,6 +195,7 @@ class Gaussian:
         spread = torch.tensor(self.variances, dtype=torch.float64).sqrt()
         return Independent(Normal(mean, spread), 1)
 
+    @on_host
     def draws(self, number: int, key: Key | None = None) -> Tensor:
         """Return draws, (k, d): any number, at no price.
 
