@@ -104,12 +104,7 @@ def ours(features: int, hidden: int, steps: int, device: str) -> dict[str, dict[
     store = pyro.get_param_store()
     noisy: Any = {"clip": CLIP, "noise_multiplier": NOISE, "rate": BATCH / RECORDS}
     made: dict[str, Any] = {}
-    plain: dict[str, Any] = {}
-    kinds = (
-        (SVI, Trace_ELBO, plain),
-        (SVI, JitTrace_ELBO, plain),
-        (PrivateSVI, Trace_ELBO, noisy),
-    )
+    kinds: Any = ((SVI, Trace_ELBO, {}), (SVI, JitTrace_ELBO, {}), (PrivateSVI, Trace_ELBO, noisy))
     for kind, loss, settings in kinds:
         guide = AutoNormal(model)
         with store.scope() as state:

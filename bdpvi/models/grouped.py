@@ -126,5 +126,6 @@ class RandomIntercept(dist.TorchDistribution):  # type: ignore[misc]
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
         """Draw targets; padding is 0."""
         shape = torch.Size(sample_shape)
-        z = torch.randn(*shape, *self.batch_shape).to(self.predictors)
+        like = self.predictors
+        z = torch.randn(*shape, *self.batch_shape, dtype=like.dtype, device=like.device)
         return torch.where(self.present, self._rows(z).sample(), 0.0)

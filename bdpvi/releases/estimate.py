@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 from bdpvi._ground import validate
+from bdpvi._ground.host import HOST
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.named import WHOLE, Argument, blank
 from bdpvi.models.contract import Model, with_features
@@ -223,7 +224,8 @@ class Gaussian:
                 f"fit_private(..., route=DPVI(draws={number})) makes more at the same price"
             )
         generator = torch.Generator().manual_seed(int(key) % 2**63)
-        chosen = torch.randperm(len(self.shape), generator=generator)[:number]
+        every = torch.randperm(len(self.shape), generator=generator, device=HOST)
+        chosen = every[:number]
         mean = torch.tensor(self.mean, dtype=torch.float64)
         spread = torch.tensor(self.variances, dtype=torch.float64).sqrt()
         return mean + spread * torch.tensor(self.shape, dtype=torch.float64)[chosen]
