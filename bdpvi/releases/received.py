@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from bdpvi._ground import schema, validate
+from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.columns import distinct_names
 from bdpvi.datasets.encoding import Encoding
@@ -18,6 +19,7 @@ from bdpvi.releases.content import TYPES, Shared
 from bdpvi.releases.released import Release
 
 
+@on_host
 def release_of(content: bytes, model: Model | None = None) -> Release:
     """Return the release written by :func:`bdpvi.releases.shared_file.release_bytes`, of any size.
 
