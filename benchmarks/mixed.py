@@ -140,7 +140,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     print(command())
     print(f"{'':38} tables  coefficients  τ (measured)  mean τ  effects")
-    for groups, rows in FEATURES:
+    for groups, rows in FEATURES if asked.tables else ():
         for epsilon in (1.0, 3.0):
             for tail in (False, True) if groups == 200 else (False,):
                 number = asked.tables // (2 if groups > 1000 else 1)

@@ -369,9 +369,13 @@ class Encoding:
             raise ValueError(f"the table has no column {some(absent)}")
         size = max((len(table[column.name]) for column in self.columns), default=0)
         made = np.empty((size, len(self.feature_names)))
+        names = {c.name: c.encode_cells(table[c.name]) for c in self.columns if not c.scaled}
         for start in range(0, size, _ROWS):
             rows = slice(start, start + _ROWS)
-            parts = {c.name: c.encode_cells(table[c.name].select(rows)) for c in self.columns}
+            parts = {name: found[rows] for name, found in names.items()}  # read once
+            for column in self.columns:
+                if column.scaled:
+                    parts[column.name] = column.encode_cells(table[column.name].select(rows))
             made[rows] = joined(self.blocks, parts, self.columns)
         return torch.from_numpy(made)
 

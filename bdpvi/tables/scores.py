@@ -293,15 +293,17 @@ def _simulate_minima(
 
 
 def _without_privacy(model: BayesianLogisticRegression, train: Dataset, x: Tensor) -> Tensor:
-    """Return the probabilities of logistic regression with a ridge of 1, on the same features."""
+    """Return the probabilities of logistic regression, its weights with a ridge of 1."""
     if len(torch.unique(train.y)) < 2:
         return torch.full((len(x),), float(train.y.mean()), dtype=torch.float64)
     design, y = model.design(train.x), train.y
+    ridge = 1.01 * np.ones(design.shape[1])
+    ridge[design.shape[1] - bool(model.intercept) :] = 0.0
 
     def objective(w: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
-        logits = design @ torch.from_numpy(w)
-        value = (softplus(logits) - y * logits).sum() + w @ w / 2
-        return float(value), (design.T @ (torch.sigmoid(logits) - y)).numpy() + w
+        logits, shrunk = design @ torch.from_numpy(w), ridge * w
+        value = (softplus(logits) - y * logits).sum() + w @ shrunk / 2
+        return float(value), (design.T @ (torch.sigmoid(logits) - y)).numpy() + shrunk
 
     found = minimize(objective, np.zeros(design.shape[1]), jac=True, method="L-BFGS-B")
     return torch.sigmoid(model.design(x) @ torch.from_numpy(found.x))

@@ -151,28 +151,7 @@ def by_mapping() -> Made:
     return model, change
 
 
-def by_parsed_argument() -> Made:
-    given = argparse.Namespace(beta=0.1)
-
-    def model(x: Tensor, y: Tensor) -> None:
-        regression(x, y, given.beta)
-
-    def change(number: int) -> tuple[Any, ...]:
-        given.beta = 0.1 * (1 + number // 7)
-        return ()
-
-    return model, change
-
-
-class Slotted:
-    """Settings without a dictionary."""
-
-    __slots__ = ("beta",)
-    beta: float
-
-
-def by_slot() -> Made:
-    given = Slotted()
+def of_settings(given: Any) -> Made:
     given.beta = 0.1
 
     def model(x: Tensor, y: Tensor) -> None:
@@ -185,21 +164,29 @@ def by_slot() -> Made:
     return model, change
 
 
+def by_parsed_argument() -> Made:
+    return of_settings(argparse.Namespace())
+
+
+class Slotted:
+    """Settings without a dictionary."""
+
+    __slots__ = ("beta",)
+    beta: float
+
+
+def by_slot() -> Made:
+    return of_settings(Slotted())
+
+
 class Classed:
     """Settings of a class."""
 
-    beta = 0.1
+    beta: float
 
 
 def by_class() -> Made:
-    def model(x: Tensor, y: Tensor) -> None:
-        regression(x, y, Classed.beta)
-
-    def change(number: int) -> tuple[Any, ...]:
-        Classed.beta = 0.1 * (1 + number // 7)
-        return ()
-
-    return model, change
+    return of_settings(Classed)
 
 
 def by_array() -> Made:

@@ -12,7 +12,9 @@ import flat
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from simulated import logistic_data
+from sklearn.linear_model import LogisticRegression
 from test_cli import run
 
 import bdpvi
@@ -305,6 +307,16 @@ def test_previews_have_a_range_of_each_measure(whole: Scores) -> None:
     assert table["AUC"].loc["without privacy", "median"] > 0.75
     low, high = (table["AUC"].loc["a release like this", at] for at in (0.05, 0.95))
     assert low < table["AUC"].loc["a release like this", "median"] < high
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_predictions_without_privacy_are_scikit_learns(intercept: bool) -> None:
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)).double()
+    y = (x[:, 0] > 0.7).double()  # rare, so that a shrunk intercept would show
+    model = bdpvi.BayesianLogisticRegression.unweighted(intercept=intercept)
+    found = scores._without_privacy(model, bdpvi.Dataset(x, y), x)
+    usual = LogisticRegression(fit_intercept=intercept, tol=1e-10).fit(x.numpy(), y.numpy())
+    assert np.allclose(found.numpy(), usual.predict_proba(x.numpy())[:, 1], atol=2e-4)
 
 
 def test_previews_end_when_their_ranges_are_known(
