@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import pyro
@@ -58,21 +59,29 @@ class Improper(Messenger):  # type: ignore[misc]
 
 
 @contextmanager
-def every_entry() -> Iterator[None]:
-    """Let plates that subsample have all their entries, as predictions are of each record."""
-    plain = SubsampleMessenger._subsample
+def subsampling(by: Callable[..., Any]) -> Iterator[None]:
+    """Let this choose the entries of every plate; its first argument is Pyro's own function.
 
-    def whole(name: str, size: Any = None, *part: Any, **more: Any) -> Any:
+    Pyro has no handler for a plate's size, which is read before any message is sent.
+    """
+    plain = SubsampleMessenger._subsample
+    SubsampleMessenger._subsample = staticmethod(partial(by, plain))
+    try:
+        yield
+    finally:
+        SubsampleMessenger._subsample = staticmethod(plain)
+
+
+def every_entry() -> AbstractContextManager[None]:
+    """Let plates that subsample have all their entries, as predictions are of each record."""
+
+    def whole(plain: Any, name: str, size: Any = None, *part: Any, **more: Any) -> Any:
         if size is None:
             return plain(name, size, *part, **more)
         device = more.get("device", part[3] if len(part) > 3 else None)
         return plain(name, size, None, None, None, device)
 
-    SubsampleMessenger._subsample = staticmethod(whole)
-    try:
-        yield
-    finally:
-        SubsampleMessenger._subsample = staticmethod(plain)
+    return subsampling(whole)
 
 
 def log_likelihood(model: Model, latents: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:

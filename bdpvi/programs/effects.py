@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,6 @@ import torch
 from pyro.distributions import OrderedLogistic, stable, stable_log_prob
 from pyro.ops.einsum import torch_log
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.subsample_messenger import SubsampleMessenger
 from torch import _VF, Tensor
 from torch.distributions import (
     Distribution,
@@ -26,6 +25,7 @@ from torch.distributions import (
 from torch.overrides import TorchFunctionMode
 
 from bdpvi.models.misfits import Misfit, MisfitError
+from bdpvi.models.traces import subsampling
 
 splines = sys.modules["pyro.distributions.transforms.spline"]
 """The module, whose name a function has too."""
@@ -146,22 +146,20 @@ def out_of_place() -> Iterator[None]:
             setattr(owner, name, old)
 
 
-@contextmanager
 def plates(
     is_records: Callable[[str, Any, bool], bool], indices: tuple[int, ...] = (0,)
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Give every plate over records these entries, one by default, and a scale of 1.
 
-    So a record's contribution depends neither on N nor on the batch size. Pyro has no handler for a
-    plate's size, which is read before any message is sent.
+    So a record's contribution depends neither on N nor on the batch size.
 
     Args:
         is_records: decides by a plate's name, its size, and whether it subsamples.
         indices: of the entries.
     """
-    plain = SubsampleMessenger._subsample
 
     def one_entry(
+        plain: Any,
         name: str,
         size: Any = None,
         subsample_size: Any = None,
@@ -177,11 +175,7 @@ def plates(
             return len(indices), len(indices), found
         return plain(name, size, subsample_size, subsample, use_cuda, device)  # type: ignore[no-any-return]
 
-    SubsampleMessenger._subsample = staticmethod(one_entry)
-    try:
-        yield
-    finally:
-        SubsampleMessenger._subsample = staticmethod(plain)
+    return subsampling(one_entry)
 
 
 class Inside(Messenger):  # type: ignore[misc]

@@ -30,6 +30,7 @@ from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from bdpvi._ground import log, validate
+from bdpvi._ground.halving import by_halves
 from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
@@ -229,12 +230,21 @@ class _CompareScores:
 
 
 def differences(held: HeldOut) -> Tensor:
-    """Return log p_A(y|x) − log p_B(y|x) of each record, (N,); NaN if both are infinite. Secret."""
-    scores = [
-        torch.cat([_score(release, some) for some in inputs.split(_AT_ONCE)])
-        for release, inputs in held.sides
-    ]
+    """Return log p_A(y|x) − log p_B(y|x) of each record, (N,). Secret.
+
+    NaN if both are infinite, or a model fails on the record.
+    """
+    scores = [_scores(release, inputs) for release, inputs in held.sides]
     return scores[0] - scores[1]
+
+
+def _scores(release: Release, inputs: HeldOutRows) -> Tensor:
+    found = torch.full((len(inputs),), math.nan, dtype=torch.float64)
+    for some in torch.arange(len(inputs)).split(_AT_ONCE):
+        for part, score in by_halves(lambda at: _score(release, inputs.at(at)), some):
+            if score is not None:
+                found[part] = score
+    return found
 
 
 def _score(release: Release, some: HeldOutRows) -> Tensor:

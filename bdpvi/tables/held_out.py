@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -39,13 +39,8 @@ class HeldOutRows(NamedTuple):
     def __len__(self) -> int:
         return len(self.tensors[0])
 
-    def split(self, size: int) -> Iterator[HeldOutRows]:
-        """Yield the records, a few at a time; once, if there are none."""
-        for some in zip(*(one.split(size) for one in self.tensors), strict=True):
-            yield HeldOutRows(some, self.names)
-
     def at(self, kept: Tensor) -> HeldOutRows:
-        """Return the records of a mask."""
+        """Return the records of a mask, or at these positions."""
         return HeldOutRows(tuple(one[kept] for one in self.tensors), self.names)
 
     @property

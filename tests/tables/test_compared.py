@@ -26,7 +26,7 @@ from bdpvi.datasets import constants_of
 from bdpvi.models.densities import log_densities
 from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.releases.clipping import shortened
-from bdpvi.tables import Public, Unit
+from bdpvi.tables import Public, Unit, compared
 from bdpvi.tables.compared import LENGTH, _estimate, contributions, differences
 from bdpvi.tables.held_out import HeldOut
 
@@ -226,6 +226,21 @@ def test_intervals_cover_and_equal_models_are_rarely_told_apart(
     assert covers >= 0.93 * tables
     if name == "equal":
         assert better <= 0.07 * tables
+
+
+def test_a_record_on_which_a_model_fails_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = table(3, 50)
+    y[7] = 99.0
+    plain = compared._score
+
+    def score(release: bdpvi.Release, some: Any) -> Tensor:
+        if bool((some.tensors[1] > 90).any()):
+            raise ValueError("a model of the user's raises anything")
+        return plain(release, some)
+
+    monkeypatch.setattr(compared, "_score", score)
+    found = differences(held(released(), released(normal, 1), named(x, y)))
+    assert found.isnan().nonzero().flatten().tolist() == [7]
 
 
 def test_few_records_say_nothing() -> None:
