@@ -297,7 +297,7 @@ def _without_privacy(model: BayesianLogisticRegression, train: Dataset, x: Tenso
     if len(torch.unique(train.y)) < 2:
         return torch.full((len(x),), float(train.y.mean()), dtype=torch.float64)
     design, y = model.design(train.x), train.y
-    ridge = 1.01 * np.ones(design.shape[1])
+    ridge = np.ones(design.shape[1])
     ridge[design.shape[1] - bool(model.intercept) :] = 0.0
 
     def objective(w: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
