@@ -111,10 +111,10 @@ dist:  ## wheel and sdist of the last commit, built twice to the same bytes and 
 	rm -rf dist build/dist
 	for built in build/dist dist; do \
 	  rm -rf build/source && git clone -q . build/source && \
-	  build/release/bin/python -m build -o $$built build/source > build/release/build.log && \
+	  build/release/bin/python -m build -o $$built build/source > build/release/build.log 2>&1 && \
 	  mkdir build/source/unpacked && tar -xzf $$built/*.tar.gz -C build/source/unpacked && \
 	  tar --sort=name --mtime=@$$SOURCE_DATE_EPOCH --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw \
-	    -C build/source/unpacked -c . --transform 's,^\./,,' | gzip -n9 > $$(echo $$built/*.tar.gz) || exit 1; \
+	    -C build/source/unpacked -c $$(ls build/source/unpacked) | gzip -n9 > $$(echo $$built/*.tar.gz) || exit 1; \
 	done
 	cd dist && for file in *; do cmp $$file ../build/dist/$$file || exit 1; done
 	build/release/bin/twine check --strict dist/*
