@@ -122,7 +122,7 @@ dist:  ## wheel and sdist of the last commit, built twice to the same bytes and 
 	build/needed/bin/python -m pip install -q -c constraints.txt torch
 	build/needed/bin/python -m pip install -q -c constraints.txt dist/*.whl
 	build/release/bin/cyclonedx-py environment -o build/release/sbom.json build/needed/bin/python
-	{ echo "make dist: what bdpvi installs, and its licences"; \
+	{ echo "What the wheel installs, and its licences, by"; echo; echo "    make dist"; echo; \
 	  build/release/bin/pip-licenses --python build/needed/bin/python --format=markdown; } > docs/licences.txt
 	sha256sum dist/*
 

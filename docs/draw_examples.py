@@ -21,11 +21,12 @@ NAMES = (
 
 INTRODUCTION = """# Examples of private models
 
-Pyro models as their authors write them, each fitted by `bdpvi.fit_private(model, data, epsilon=1.0,
-route=bdpvi.DPVI())` with nothing tuned, to 10,000 simulated records. Each says what privacy cost: the mean log density
-of new records under the best model without covariates or structure, under the private fit, and under Pyro's own SVI
-without privacy, and the share of the gain that is left. [Any Pyro model](../benchmarks.md#any-pyro-model) has more
-seeds and sizes. In a checkout `python docs/draw_examples.py` writes this page anew, with fresh noise.
+Pyro models as their authors write them, each fitted by `bdpvi.fit_private(model, data,
+epsilon=1.0, route=bdpvi.DPVI())` with nothing tuned, to 10,000 simulated records. Each says what
+privacy cost: the mean log density of new records under the best model without covariates or
+structure, under the private fit, and under Pyro's own SVI without privacy, and the share of the
+gain that is left. [Any Pyro model](../benchmarks.md#any-pyro-model) has more seeds and sizes. In
+a checkout `python docs/draw_examples.py` writes this page anew, with fresh noise.
 """
 
 
