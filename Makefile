@@ -14,7 +14,7 @@ kills = $(BIN)/python benchmarks/interruptions.py --kills 330 > $@.txt && mv $@.
 damage = $(BIN)/python benchmarks/damage.py --inputs 100000 > $@.txt && mv $@.txt docs/benchmarks/damage.txt
 audit = OMP_NUM_THREADS=1 $(BIN)/bdpvi audit --simulated --runs 1000 --out build/audit
 
-.PHONY: help demo demo-dask test test-all plain ranges lock lint docs check-docs benchmark large reliability clean
+.PHONY: help demo demo-dask test test-all plain ranges lock dist lint docs check-docs benchmark large reliability clean
 
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
 	$(BIN)/bdpvi demo --out demo
@@ -103,6 +103,28 @@ else
 	$(BIN)/python -m pip install -q --no-compile -c constraints.txt -e '.[test,lint,docs]'
 endif
 	touch $@
+
+dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+dist:  ## wheel and sdist of the last commit, built twice to the same bytes and checked; licences and SBOM of what the wheel needs
+	$(PYTHON) -m venv --clear build/release
+	build/release/bin/python -m pip install -q build twine cyclonedx-bom pip-licenses
+	rm -rf dist build/dist
+	for built in build/dist dist; do \
+	  rm -rf build/source && git clone -q . build/source && \
+	  build/release/bin/python -m build -o $$built build/source > build/release/build.log 2>&1 && \
+	  mkdir build/source/unpacked && tar -xzf $$built/*.tar.gz -C build/source/unpacked && \
+	  tar --sort=name --mtime=@$$SOURCE_DATE_EPOCH --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw \
+	    -C build/source/unpacked -c $$(ls build/source/unpacked) | gzip -n9 > $$(echo $$built/*.tar.gz) || exit 1; \
+	done
+	cd dist && for file in *; do cmp $$file ../build/dist/$$file || exit 1; done
+	build/release/bin/twine check --strict dist/*
+	$(PYTHON) -m venv --clear build/needed
+	build/needed/bin/python -m pip install -q -c constraints.txt torch
+	build/needed/bin/python -m pip install -q -c constraints.txt dist/*.whl
+	build/release/bin/cyclonedx-py environment -o build/release/sbom.json build/needed/bin/python
+	{ echo "What the wheel installs, and its licences, by"; echo; echo "    make dist"; echo; \
+	  build/release/bin/pip-licenses --python build/needed/bin/python --format=markdown; } > docs/licences.txt
+	sha256sum dist/*
 
 lock:  ## the versions of constraints.txt and all that they need, with hashes: make demo LOCKED=1 takes no others
 	$(PYTHON) -m venv build/uv
