@@ -21,6 +21,7 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import require_same
 from bdpvi.bayesian.inference.guide import check_steps, check_unused
 from bdpvi.datasets.dataset import BlockData, Dataset, in_arrays
+from bdpvi.datasets.records import People
 from bdpvi.models.reachable import check_reach
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.ledger import Ledger
@@ -67,7 +68,8 @@ class PrivateSVI:
         rate: Poisson sampling rate q of the records.
         ledger: the ledger of all charges for these people; by default that of a
             :class:`bdpvi.Dataset` or of records in blocks, otherwise one in memory, which adds up
-            with others of the same rows in this process.
+            with others of the same rows in this process. Records are one person's each; a ledger
+            of persons with several takes those of ``bdpvi.Dataset.of(x, y, unit=persons)``.
         plate: name of the plate over the records, if it is ambiguous.
         seed: None for anything that you share. A number makes an experiment, which is repeatable:
             whoever knows the seed can subtract the noise.
@@ -268,15 +270,14 @@ class PrivateSVI:
 
     def _prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Descent, Steps]:
         """Return descent and steps, created from these arguments in the first call."""
-        ledger = self._ledger
         source = args[0] if len(args) == 1 and not kwargs else None
         given = source if isinstance(source, Dataset | BlockData) else None
-        if given is not None:
-            ledger = given.ledger if ledger is None else ledger
         arguments = Arguments.of(args, kwargs) if given is None else Arguments.of_data(given)
         if self._descent is not None and self._charged is not None:
             self._descent.follow(arguments)
             return self._descent, self._charged
+        people = People() if given is None else given.people
+        people.share(self._ledger or people.kept, parts=arguments.source.some)
         if not arguments.length:
             raise ValueError("step: the records are 0; at least 1 is needed. Nothing was charged")
         check_unused(self.guide)
@@ -291,10 +292,10 @@ class PrivateSVI:
             length=arguments.length,
             assumptions=basis.given_assumptions(source, **shown),
         )
-        of, spent = secrets.token_hex(8), ledger or Ledger.of(*arguments.source.some())
+        of = secrets.token_hex(8)
         descent = Descent(program, self.optim, mechanism, self._clip)
         descent.rehearse()
-        self._charged = Steps(spent, mechanism.event(1), kind="steps", of=of, block=BLOCK)
+        self._charged = Steps(people, mechanism.event(1), kind="steps", of=of, block=BLOCK)
         self._descent = descent
         return descent, self._charged
 

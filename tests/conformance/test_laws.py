@@ -81,6 +81,19 @@ def test_noise_is_paid_for_in_the_file_before_it_is_drawn(ran: Ran) -> None:
         assert all(drawn <= charged for drawn, charged in ran.seen.sums)
 
 
+# --- whom ε protects ------------------------------------------------------------------------------
+
+
+@of([door for door in DOORS if door.name != "federation"])  # whose ledger is that of clients
+def test_a_ledger_of_persons_takes_no_rows_of_nobody(door: Door, tmp_path: Path) -> None:
+    """Nothing bounds how many rows a person has, and the ledger's ε is for all of them."""
+    place = Place.within(tmp_path / "a")
+    Ledger.at(place.ledger, unit="who", rows_per_unit=3)
+    _ = place.table
+    door.prepare(place)
+    refused(door, place, "at most 3, of one person ('who'): say whose")
+
+
 # --- budgets --------------------------------------------------------------------------------------
 
 

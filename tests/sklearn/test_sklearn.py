@@ -216,7 +216,7 @@ def test_a_pickle_holds_the_release_and_nothing_secret(monkeypatch: pytest.Monke
         for number in values.flatten().tolist():
             assert not number or np.float64(number).tobytes() not in stored
     fitted = {"coef_", "coef_samples_", "intercept_", "intercept_samples_", "classes_", "center_"}
-    fitted |= {"scale_", "bound_", "guarantee_", "release_", "encoding_"}
+    fitted |= {"scale_", "bound_", "guarantee_", "release_", "encoding_", "unit_", "_fixed"}
     assert set(vars(model)) - set(model.get_params()) == fitted | {"n_features_in_"}
     for tensor in (model.release_.samples, *model.release_.latents.values()):
         assert tensor.untyped_storage().nbytes() == 2 * 4 * 8  # a view would bring all behind it
