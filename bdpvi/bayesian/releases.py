@@ -14,6 +14,7 @@ from bdpvi.bayesian.accounting.every_group import shares_of
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.drawing import Asked, DrawSamples, cost_with, release_draws, unpack
 from bdpvi.bayesian.fit import Fit
+from bdpvi.bayesian.gated_samples import GatedSamples
 from bdpvi.bayesian.guarantees import Guarantee, WorstCaseDP
 from bdpvi.bayesian.pricing import worst_case_events
 from bdpvi.noise import secure
@@ -102,9 +103,8 @@ def perform_release(fit: Fit, asked: Asked) -> Release:
         with fit.ledger.locked():
             work.end()  # the reservation is for the draws
             guarantee = asked.guarantee or guarantees.by_default(fit)
-            samples = DrawSamples
-            if isinstance(guarantee, WorstCaseDP) and guarantee.epsilon is not None:
-                from bdpvi.bayesian.gated_samples import GatedSamples as samples  # late: few use it
+            gated = isinstance(guarantee, WorstCaseDP) and guarantee.epsilon is not None
+            samples = GatedSamples if gated else DrawSamples
             draws = samples(fit, asked, guarantee, f"release {work.secret.work}")
             plan, key, entry = work.charge(draws)
         receipts.keep(fit.kept.folder, fit.ledger, entry, plan.settings[1])  # of a refusal too
