@@ -14,7 +14,7 @@ kills = $(BIN)/python benchmarks/interruptions.py --kills 330 > $@.txt && mv $@.
 damage = $(BIN)/python benchmarks/damage.py --inputs 100000 > $@.txt && mv $@.txt docs/benchmarks/damage.txt
 audit = OMP_NUM_THREADS=1 $(BIN)/bdpvi audit --simulated --runs 1000 --out build/audit
 
-.PHONY: help demo demo-dask test test-all plain ranges lock dist lint docs check-docs benchmark large reliability clean
+.PHONY: help demo demo-dask test test-all plain ranges lock dist lint docs check-docs paper benchmark large reliability clean
 
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
 	$(BIN)/bdpvi demo --out demo
@@ -60,6 +60,12 @@ docs: $(VENV)/installed  ## the site, in build/site; a warning is an error
 
 check-docs: docs  ## open every page in Chromium, where there is one
 	$(BIN)/python docs/check_site.py build/site
+
+paper: $(VENV)/installed  ## the paper, build/paper/bdpvi.pdf, from printed numbers; needs pdflatex
+	PYTHONPATH=benchmarks $(BIN)/python docs/draw_figures.py --printed --as pdf --out build/paper
+	cd docs/paper && for run in 1 2 3; do \
+	  pdflatex -interaction=batchmode -halt-on-error -output-directory ../../build/paper bdpvi.tex || exit 1; \
+	done
 
 benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks
 	$(BIN)/python benchmarks/accounting.py
