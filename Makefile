@@ -14,7 +14,7 @@ kills = $(BIN)/python benchmarks/interruptions.py --kills 330 > $@.txt && mv $@.
 damage = $(BIN)/python benchmarks/damage.py --inputs 100000 > $@.txt && mv $@.txt docs/benchmarks/damage.txt
 audit = OMP_NUM_THREADS=1 $(BIN)/bdpvi audit --simulated --runs 1000 --out build/audit
 
-.PHONY: help demo demo-dask test test-all plain ranges lock lint docs check-docs benchmark large reliability clean
+.PHONY: help demo demo-dask test durations test-all plain ranges lock dist lint docs check-docs paper benchmark large reliability clean
 
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
 	$(BIN)/bdpvi demo --out demo
@@ -24,6 +24,9 @@ demo-dask: $(VENV)/installed  ## a cluster on this machine: a model, a certifica
 
 test: $(VENV)/installed  ## the tests of what the library promises, with doctests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+durations: $(VENV)/installed  ## make test, then the seconds of each room and of the slowest tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=40
 
 test-all: $(VENV)/installed  ## the tests that make test leaves out: comparisons, studies, examples, code on pages
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'whole and not slow'
@@ -60,6 +63,12 @@ docs: $(VENV)/installed  ## the site, in build/site; a warning is an error
 
 check-docs: docs  ## open every page in Chromium, where there is one
 	$(BIN)/python docs/check_site.py build/site
+
+paper: $(VENV)/installed  ## the paper, build/paper/bdpvi.pdf, from printed numbers; needs pdflatex
+	PYTHONPATH=benchmarks $(BIN)/python docs/draw_figures.py --printed --as pdf --out build/paper
+	cd docs/paper && for run in 1 2 3; do \
+	  pdflatex -interaction=batchmode -halt-on-error -output-directory ../../build/paper bdpvi.tex || exit 1; \
+	done
 
 benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks
 	$(BIN)/python benchmarks/accounting.py
@@ -103,6 +112,28 @@ else
 	$(BIN)/python -m pip install -q --no-compile -c constraints.txt -e '.[test,lint,docs]'
 endif
 	touch $@
+
+dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+dist:  ## wheel and sdist of the last commit, built twice to the same bytes and checked; licences and SBOM of what the wheel needs
+	$(PYTHON) -m venv --clear build/release
+	build/release/bin/python -m pip install -q build twine cyclonedx-bom pip-licenses
+	rm -rf dist build/dist
+	for built in build/dist dist; do \
+	  rm -rf build/source && git clone -q . build/source && \
+	  build/release/bin/python -m build -o $$built build/source > build/release/build.log 2>&1 && \
+	  mkdir build/source/unpacked && tar -xzf $$built/*.tar.gz -C build/source/unpacked && \
+	  tar --sort=name --mtime=@$$SOURCE_DATE_EPOCH --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw \
+	    -C build/source/unpacked -c $$(ls build/source/unpacked) | gzip -n9 > $$(echo $$built/*.tar.gz) || exit 1; \
+	done
+	cd dist && for file in *; do cmp $$file ../build/dist/$$file || exit 1; done
+	build/release/bin/twine check --strict dist/*
+	$(PYTHON) -m venv --clear build/needed
+	build/needed/bin/python -m pip install -q -c constraints.txt torch
+	build/needed/bin/python -m pip install -q -c constraints.txt dist/*.whl
+	build/release/bin/cyclonedx-py environment -o build/release/sbom.json build/needed/bin/python
+	{ echo "What the wheel installs, and its licences, by"; echo; echo "    make dist"; echo; \
+	  build/release/bin/pip-licenses --python build/needed/bin/python --format=markdown; } > docs/licences.txt
+	sha256sum dist/*
 
 lock:  ## the versions of constraints.txt and all that they need, with hashes: make demo LOCKED=1 takes no others
 	$(PYTHON) -m venv build/uv

@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # settings need not load bars
 T = TypeVar("T")
 S = TypeVar("S")
 _AHEAD = 32
+NAMELESS = "unit"
+"""The unit of privacy of persons who are given as an array."""
 
 
 class Part(Protocol):
@@ -57,6 +59,10 @@ class People:
     are_records: bool = field(default=False, kw_only=True)
     _own: Any = field(default=None, init=False)
 
+    def __post_init__(self) -> None:
+        if self.kept is not None:
+            self.kept.check_unit(self.unit)
+
     @property
     def ledger(self) -> Any:
         """The ledger; one in memory if there is none yet."""
@@ -80,6 +86,8 @@ class People:
     ) -> None:
         """Charge this ledger from now on; None means their own, as :meth:`of` returns it.
 
+        Persons without a name are those whom the ledger names.
+
         Raises:
             ValueError: if another ledger has charges, or the ledger has another budget or unit.
         """
@@ -92,6 +100,8 @@ class People:
                     "one ledger: leave it out, or give it where the table is read"
                 )
         self.kept = ledger or self.of(parts)
+        if self.unit == NAMELESS and self.kept.unit != "row":
+            self.unit = self.kept.unit
         given = {"unit": self.unit, "rows_per_unit": self.rows_per_unit}
         self.kept.settle(budget=budget, **given)
 

@@ -18,12 +18,10 @@ from bdpvi._ground.types import Unit, tell_owner
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.items import by_index, of_arrow
 from bdpvi.datasets.origin import declarations
-from bdpvi.datasets.records import People
+from bdpvi.datasets.records import NAMELESS, People
 from bdpvi.datasets.types import ColumnType
 from bdpvi.score.spelling import BLANKS, EXACT, INEXACT, printable_label, spell
 
-NAMELESS = "unit"
-"""The unit of privacy of persons who are given as an array."""
 ONE_ROW = "one row each"
 """The declaration that no person has several rows."""
 

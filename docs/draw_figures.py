@@ -1,8 +1,9 @@
 """Draw the pictures of ε in docs/explanation, and of the default release.
 
-    PYTHONPATH=benchmarks python docs/draw_figures.py [--out docs/figures]
+    PYTHONPATH=benchmarks python docs/draw_figures.py [--out docs/figures] [--printed] [--as pdf]
 
-All randomness follows fixed seeds, and every number comes from the library's own functions.
+All randomness follows fixed seeds, and every number comes from the library's own functions. With
+--printed only those are drawn that need nothing but the outputs in docs/benchmarks.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from bdpvi.privacy.gaussian import equal_covariance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 
 DELTA = 1e-5
+DATES = {".pdf": "CreationDate", ".png": "Software"}
+"""What would differ from one drawing to the next, or from one version of matplotlib."""
 DRAW = "posterior draw, certified Bayesian ε"
 GATED = "draw behind a gate, worst-case ε"
 BLUE, RED, GREY = "#1f77b4", "#d62728", "#555555"
@@ -294,6 +297,37 @@ def groups() -> Figure:
     return figure
 
 
+def curves() -> Figure:
+    """Draw δ over steps, ε over epochs and ε over draws, as they were printed."""
+    tables: dict[tuple[str, ...], list[list[float]]] = {}
+    head: tuple[str, ...] = ()
+    for row in printed("paper-curves.txt"):
+        if row[0] in ("steps", "epoch", "draws"):
+            head = tuple(row)
+            tables[head] = []
+        elif row[0][0].isdigit() and len(row) == len(head):
+            tables[head].append([float(cell.replace(",", "")) for cell in row])
+    figure = Figure(figsize=(9.6, 3.4), layout="constrained")
+    shown = (
+        ("steps", "δ at ε = 0.5", ("x", "--", "-.", ":"), "log", (1e-16, 1)),
+        ("epoch", f"ε at δ = {DELTA:g}", ("--", ":"), "linear", (0, None)),
+        ("draws", f"ε at δ = {DELTA:g}", ("o-", "s--"), "log", (None, None)),
+    )
+    for axes, (name, label, styles, scale, limits) in zip(
+        figure.subplots(1, 3), shown, strict=True
+    ):
+        for head, cells in tables.items():
+            if head[0] == name and (name != "epoch" or "accuracy" not in head):
+                for place, line in enumerate(styles, start=1):
+                    axes.plot([row[0] for row in cells], [row[place] for row in cells], line,
+                              ms=4, label=head[place])  # fmt: skip
+        axes.set(xscale="linear" if name == "epoch" else "log", yscale=scale, ylim=limits,
+                 xlabel=name, ylabel=label)  # fmt: skip
+        axes.legend(frameon=False, fontsize=8)
+        axes.grid(alpha=0.3)
+    return figure
+
+
 def style() -> AbstractContextManager[None]:
     """Return the context in which figures look as they do on the site."""
     return mpl.rc_context(
@@ -308,28 +342,34 @@ def style() -> AbstractContextManager[None]:
 def save(figure: Figure, path: Path) -> None:
     """Write a figure, the same bytes every time."""
     figure.patch.set_facecolor("white")
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, metadata={DATES.get(path.suffix, "Date"): None})
 
 
 def main() -> None:
     """Write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "figures")
-    folder = parser.parse_args().out
-    folder.mkdir(parents=True, exist_ok=True)
+    parser.add_argument("--printed", action="store_true", help="those of printed outputs alone")
+    parser.add_argument("--as", dest="format", default="svg", help="svg, pdf or png")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
     with style():
-        fitted = simulated()
         figures = {
-            "epsilon-one-record": hidden(),
-            "epsilon-all-records": records(fitted),
-            "epsilon-reliable": reliability(),
-            "epsilon-panel": panel(fitted),
             "epsilon-more-records": more_records(),
             "epsilon-groups": groups(),
             "headline": headline(),
+            "paper-curves": curves(),
         }
+        if not given.printed:
+            fitted = simulated()
+            figures |= {
+                "epsilon-one-record": hidden(),
+                "epsilon-all-records": records(fitted),
+                "epsilon-reliable": reliability(),
+                "epsilon-panel": panel(fitted),
+            }
         for name, figure in figures.items():
-            save(figure, folder / f"{name}.svg")
+            save(figure, given.out / f"{name}.{given.format}")
 
 
 if __name__ == "__main__":

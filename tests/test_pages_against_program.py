@@ -214,4 +214,5 @@ def test_outputs_tables_and_templates_name_what_is_there() -> None:
         kind = "prose" if path.endswith(TABLES) else "block"
         lines = (Said(number + 1, line, kind) for number, line in joined(text))
         found += faults(path, lines)
+        found += [f"{path}: {one}: no such file" for one in {*SCRIPT.findall(text)} - files()]
     assert not found, "\n".join(found)

@@ -22,6 +22,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi.bayesian.accounting.accountant import cost_of
+from bdpvi.datasets.records import People
 from bdpvi.federated.rounds import PUBLIC, Observer, Rounds
 from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.cost import Bound, Cost
@@ -118,8 +119,9 @@ class Federation:
                 f"(rows_per_unit={rows}); give the clients a ledger of their own"
             )
         settings = json.dumps(asdict(rounds), sort_keys=True).encode()
+        kept = ledger or Ledger()
         self._charged = Steps(
-            ledger or Ledger(),
+            People(kept, unit=kept.unit, rows_per_unit=kept.rows_per_unit),
             rounds.event(1),
             kind="rounds",
             of=hashlib.sha256(settings).hexdigest()[:16],

@@ -209,8 +209,8 @@ def fit_federated(
     scale = settings.clients / (settings.record_rate or 1.0)
     track = bars.bar if progress else bars.silent
     event, name = settings.record_event(), secrets.token_hex(8)
-    ledgers = {id(data.ledger): data.ledger for data in clients}.values()
-    spent = [Steps(ledger, event, kind="rounds", of=name) for ledger in ledgers]
+    people = {id(data.ledger): data.people for data in clients}.values()
+    spent = [Steps(whose, event, kind="rounds", of=name) for whose in people]
     for _ in track(range(rounds), "rounds"):
         for table in spent:
             table.take()
@@ -221,7 +221,7 @@ def fit_federated(
         if released.update is not None:
             server.update(scale * released.update)
     guide.parameters = server.parameters
-    own = tuple(ledger for ledger in ledgers if ledger.process is not None)
+    own = tuple(one.ledger for one in spent if one.ledger.process is not None)
     return FederatedFit(model, guide, dict(server.parameters), federation, own)
 
 

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from bdpvi._ground import validate
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.dataset import Dataset, People
 from bdpvi.datasets.weights import refuse_weights
 from bdpvi.models.reachable import check_reach
 from bdpvi.networks.gradients import Batch, Loss, trainable
@@ -148,14 +148,14 @@ def make_private(
     clip_of("max_grad_norm", max_grad_norm)
     validate.rate("rate", rate)
     check_kind(module)
-    weights, ledger, whose = trainable(module), settings.ledger, data
+    weights, whose, people = trainable(module), data, People()
     if isinstance(data, Dataset):
         refuse_weights(data, "make_private")
-        ledger = data.ledger if ledger is None else ledger
+        people = data.people
         kind = weights[0].dtype if weights else torch.float32
         data = (data.x.to(kind), data.y.to(kind), data.ids)
     held = IndexedRecords.of_source("data", data)
-    ledger = ledger or Ledger.of(*held.some())
+    people.share(settings.ledger or people.kept, parts=held.some)
     mechanism = NoisySum(
         rate=rate,
         clip=max_grad_norm,
@@ -170,7 +170,9 @@ def make_private(
         ),
     )
     if noise_multiplier is None:
-        mechanism = replace(mechanism, noise_multiplier=_least_noise(mechanism, ledger, settings))
+        mechanism = replace(
+            mechanism, noise_multiplier=_least_noise(mechanism, people.ledger, settings)
+        )
     elif settings.epsilon is not None:
         raise ValueError("give noise_multiplier, or both epsilon and steps in settings")
     counted: IndexedRecords | None = None
@@ -187,7 +189,7 @@ def make_private(
     gradients = make_gradients(module, loss, settings.physical_batch, batches)
     fixed = without_gradient(module, loss, batches)
     name = {"kind": "steps", "of": secrets.token_hex(8)}
-    charged = Steps(ledger, mechanism.event(1), **name, block=BLOCK, most=settings.steps)
+    charged = Steps(people, mechanism.event(1), **name, block=BLOCK, most=settings.steps)
     return Private(
         optimizer, gradients, held, counted, mechanism, charged, fixed=fixed, made_up=batches[-1]
     )

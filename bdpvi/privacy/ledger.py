@@ -183,6 +183,20 @@ class Ledger(StoredBook):
         """Return whether the fit with this digest was saved with this ledger."""
         return digest in self.book().fits
 
+    def check_unit(self, unit: str | None) -> None:
+        """Refuse single rows in a ledger of persons: nothing would bound how many a person has.
+
+        Raises:
+            ValueError: naming the persons, and how a caller says whose rows are whose.
+        """
+        book = self.book()
+        if unit == ROW != book.unit:
+            raise ValueError(
+                f"ledger is for {book.whose}: say whose rows these are, by "
+                f"unit=bdpvi.tables.Unit(persons, rows={book.rows}) (--unit) here or where the "
+                "records are made, as in bdpvi.Dataset.of; other people need a ledger of their own"
+            )
+
     def settle(
         self,
         *,
@@ -193,8 +207,10 @@ class Ledger(StoredBook):
         """Set terms that were not given before; the first charge fixes all of them.
 
         Raises:
-            ValueError: if there are charges already, for another unit or budget.
+            ValueError: if there are charges already, for another unit or budget; or as
+                :meth:`check_unit`.
         """
+        self.check_unit(unit)
         with nullcontext() if self.path is None else self.locked():
             book = self.book()
             wanted = replace(

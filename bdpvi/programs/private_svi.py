@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -18,9 +19,12 @@ from bdpvi._ground.checkpoint import sealed, understood, unsealed
 from bdpvi._ground.halving import by_halves
 from bdpvi._ground.host import HOST, drawing, on_host
 from bdpvi._ground.outputs import several
+from bdpvi._ground.promotion import Promotion
 from bdpvi._ground.schema import require_same
 from bdpvi.bayesian.inference.guide import check_steps, check_unused
 from bdpvi.datasets.dataset import BlockData, Dataset, in_arrays
+from bdpvi.datasets.records import People
+from bdpvi.models.misfits import MisfitError
 from bdpvi.models.reachable import check_reach
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.ledger import Ledger
@@ -67,7 +71,8 @@ class PrivateSVI:
         rate: Poisson sampling rate q of the records.
         ledger: the ledger of all charges for these people; by default that of a
             :class:`bdpvi.Dataset` or of records in blocks, otherwise one in memory, which adds up
-            with others of the same rows in this process.
+            with others of the same rows in this process. Records are one person's each; a ledger
+            of persons with several takes those of ``bdpvi.Dataset.of(x, y, unit=persons)``.
         plate: name of the plate over the records, if it is ambiguous.
         seed: None for anything that you share. A number makes an experiment, which is repeatable:
             whoever knows the seed can subtract the noise.
@@ -134,6 +139,7 @@ class PrivateSVI:
         self._descent: Descent | None = None
         self._charged: Steps | None = None
         self._told = False
+        self._rule: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     @on_host
     def step(self, *args: Any, **kwargs: Any) -> float:
@@ -164,7 +170,8 @@ class PrivateSVI:
         """
         descent, charged = self._prepare(args, kwargs)
         charged.take()
-        descent.step(charged.taken - 1)
+        with self._rule():
+            descent.step(charged.taken - 1)
         if not self._told:
             tell_ignored(descent.ignored, 3)
             self._told = bool(descent.ignored)
@@ -179,7 +186,7 @@ class PrivateSVI:
         """
         descent, _ = self._prepare(args, kwargs)
         program = descent.program
-        with drawing(HOST), torch.no_grad():
+        with drawing(HOST), torch.no_grad(), self._rule():
             draw = program.draw()
             each = [
                 float(found.double().sum())
@@ -268,21 +275,29 @@ class PrivateSVI:
 
     def _prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Descent, Steps]:
         """Return descent and steps, created from these arguments in the first call."""
-        ledger = self._ledger
         source = args[0] if len(args) == 1 and not kwargs else None
         given = source if isinstance(source, Dataset | BlockData) else None
-        if given is not None:
-            ledger = given.ledger if ledger is None else ledger
         arguments = Arguments.of(args, kwargs) if given is None else Arguments.of_data(given)
         if self._descent is not None and self._charged is not None:
             self._descent.follow(arguments)
             return self._descent, self._charged
+        people = People() if given is None else given.people
+        people.share(self._ledger or people.kept, parts=arguments.source.some)
         if not arguments.length:
             raise ValueError("step: the records are 0; at least 1 is needed. Nothing was charged")
         check_unused(self.guide)
         programs = {"model": self.model, "guide": self.guide, "loss": self.loss}
         check_reach(arguments.source.holds, arguments.length, **programs, optim=self.optim)
-        program = read(self.model, self.guide, self.loss, arguments, self.plate)
+        try:
+            program = read(self.model, self.guide, self.loss, arguments, self.plate)
+        except MisfitError:
+            raise
+        except ValueError:
+            with suppress(ValueError), Promotion():  # of which the first says more
+                program = read(self.model, self.guide, self.loss, arguments, self.plate)
+                self._rule = Promotion
+            if self._rule is nullcontext:
+                raise
         rows = arguments.tables if arguments.source.in_memory else ()
         shown = in_arrays(source) or {f"argument {at}": one for at, one in enumerate(rows)}
         mechanism = replace(
@@ -291,10 +306,11 @@ class PrivateSVI:
             length=arguments.length,
             assumptions=basis.given_assumptions(source, **shown),
         )
-        of, spent = secrets.token_hex(8), ledger or Ledger.of(*arguments.source.some())
+        of = secrets.token_hex(8)
         descent = Descent(program, self.optim, mechanism, self._clip)
-        descent.rehearse()
-        self._charged = Steps(spent, mechanism.event(1), kind="steps", of=of, block=BLOCK)
+        with self._rule():
+            descent.rehearse()
+        self._charged = Steps(people, mechanism.event(1), kind="steps", of=of, block=BLOCK)
         self._descent = descent
         return descent, self._charged
 

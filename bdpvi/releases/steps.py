@@ -9,6 +9,7 @@ from typing import Any
 
 from bdpvi._ground import validate
 from bdpvi._ground.types import BudgetExceededError
+from bdpvi.datasets.records import People
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.event import Event
@@ -25,7 +26,7 @@ class Steps:
     elsewhere counts all its steps in the ledger.
 
     Args:
-        ledger: of the people.
+        people: whose records they are; their unit is their ledger's, or they are refused.
         event: what one step is in the worst case.
         kind: "steps" or "rounds".
         of: the run's name in the ledger. Steps charged under that name count as taken.
@@ -36,12 +37,12 @@ class Steps:
         taken: number of steps begun.
 
     Raises:
-        ValueError: if the ledger has charges that cannot be composed with these steps, for example
-            charges of another unit.
+        ValueError: if their ledger is of another unit, or has charges that cannot be composed with
+            these steps.
 
     >>> from bdpvi.privacy.events import SampledGaussian
     >>> one = SampledGaussian(noise_multiplier=1.0, rate=0.1)
-    >>> steps = Steps(Ledger(), one, kind="steps", of="network", block=10)
+    >>> steps = Steps(People(), one, kind="steps", of="network", block=10)
     >>> for _ in range(12):
     ...     steps.take()
     >>> steps.taken, [entry.count for entry in steps.ledger.entries()]
@@ -50,7 +51,7 @@ class Steps:
 
     def __init__(
         self,
-        ledger: Ledger,
+        people: People,
         event: Event,
         *,
         kind: str,
@@ -58,17 +59,19 @@ class Steps:
         block: int = 1,
         most: int | None = None,
     ) -> None:
-        self.ledger, self.of, self.block, self.most = ledger, of, block, most
+        self._people, self.of, self.block, self.most = people, of, block, most
+        self.ledger: Ledger = people.ledger
+        self.ledger.settle(unit=people.unit, rows_per_unit=people.rows_per_unit)
         self.event, self.kind, self._secret = event, kind, Key.fresh()
         self._owner: int | None = os.getpid()
         self.taken, self._ahead = self.charged, 0
         self._room, self._seen = 0, -1
-        ledger.check(event)
+        self.ledger.check(event)
 
     def next(self, event: Event, most: int | None) -> Steps:
         """Return further steps at another price, of the same kind, with a name of their own."""
         name = secrets.token_hex(8)
-        return Steps(self.ledger, event, kind=self.kind, of=name, block=self.block, most=most)
+        return Steps(self._people, event, kind=self.kind, of=name, block=self.block, most=most)
 
     @property
     def charged(self) -> int:

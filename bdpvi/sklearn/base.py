@@ -54,11 +54,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     largest_weight: float | None = None
     expected_rows: float | None = None
     rows_per_unit: int = 1
+    group: str | None = None
     ledger: str | None = None
     random_state: int | np.random.RandomState | None = None
 
     _trial = None  # type: Any
     """The work of a rehearsal."""
+    unit_ = None  # type: str | None
+    """The column of X that names persons, or groups that are records; no feature."""
 
     def _weights(self, options: Mapping[str, Any]) -> Any:
         """Return the rows' weights among the options of ``fit``; refuse others."""
@@ -104,14 +107,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if unit is None:
             if rows > 1:
                 raise ValueError(
-                    f"rows_per_unit={rows} needs the person of each row: fit(X, y, unit=persons)"
+                    f"rows_per_unit={rows} needs the person of each row: fit(X, y, unit=persons), "
+                    "or the name of their column in X"
                 )
             return {"unit": ROW, "rows_per_unit": 1}
         if self._guarantee().name != WorstCaseDP.name:
             raise ValueError(
                 f"guarantee={self._guarantee()!r} covers one row; leave unit or guarantee out"
             )
-        name = str(getattr(unit, "name", None) or "unit")
+        name = unit if isinstance(unit, str) else str(getattr(unit, "name", None) or "unit")
         return {"unit": "unit" if name == ROW else name, "rows_per_unit": rows}
 
     @property
@@ -150,6 +154,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _request(self, inputs: Inputs, **asked: Any) -> Request:
         """Return what is asked for the constants, some of which may be public."""
+        from bdpvi._ground.types import Unit
         from bdpvi.tables.formulas import with_terms
         from bdpvi.tables.request import Request
         from bdpvi.tables.validation import check
@@ -158,10 +163,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         given = {"base_rate": base_rate, "rows": self.expected_rows}
         if self.largest_weight is not None:
             given |= {"weights": inputs.unlike("weight"), "largest_weight": self.largest_weight}
+        if self.group is not None:
+            given["group"] = self.group
+            if inputs.groups is not None:
+                asked["unit"] = Unit(self.group, self.rows_per_unit)
         known = inputs.public(self._given_scaling(inputs), **given)
         made = Request(
             target=inputs.label,
-            positive=1,
+            positive=1 if asked.get("model") is None else None,
             epsilon=self.epsilon,
             delta=self.delta,
             draws=self.draws,
@@ -229,7 +238,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         from bdpvi.datasets.looks import tell_of_unclear, unclear
         from bdpvi.sklearn.inputs import Inputs, as_numbers, table_of
 
-        frame = table_of(self, X, reset=False)[0]
+        frame = table_of(self, X, reset=False)[0].drop(columns=self.unit_ or [])
         if isinstance(X, list | tuple):
             frame = frame.reindex(range(len(X)))
         encoding = self._encoding([*frame])
@@ -252,8 +261,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _keep(self, release: Release, encoding: Encoding) -> None:
         """Set the attributes common to all models, from the release and public scaling."""
-        receipt = release.receipt
-        self.center_, self.scale_ = np.array(encoding.scales).T.copy()
+        from bdpvi.models.mixed import effects_of
+
+        receipt, groups = release.receipt, effects_of(release.model)
+        self._fixed = [at for at in range(len(encoding.scales)) if at not in groups]
+        self.center_, self.scale_ = np.array(encoding.scales)[self._fixed].T.copy()
         self.encoding_ = encoding if encoding.unknown == "other" else None
         self.bound_ = receipt.bound
         self.guarantee_ = str(receipt)
@@ -266,7 +278,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _set_estimates(self) -> Floats:
         """Set summary and intervals; return the coefficients on the scale of X, (d,)."""
         self.summary_ = self.release_.summary()
-        rows = self.summary_.coefficients[: len(self.center_)]
+        every = self.summary_.coefficients
+        rows = [every[at] for at in self._fixed]
         ends = np.array([(row.low, row.high) for row in rows], dtype=np.float64)
-        self.coef_interval_ = ends
+        self.coef_interval_ = ends.reshape(-1, 2)
+        if self.summary_.spread is not None:
+            _, self.tau_, *known, self.tau_measured_ = self.summary_.spread
+            self.tau_interval_ = np.array(known)
+            of_groups = [at not in self._fixed for at in range(len(every) - 1)]
+            names = ["mean", "sd", "low", "high", "note"]
+            made = self.summary_.to_frame().loc[[*of_groups, False], names]
+            self.effects_ = made.rename(lambda name: name.removeprefix(f"{self.group}="))
         return np.asarray([row.mean for row in rows])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
 
 STEPS = 1000
 """Number of training steps."""
-_OF_TWO = ("guarantee", "base_rate", "largest_weight")
+_OF_TWO = ("guarantee", "base_rate", "largest_weight", "group")
 """Arguments for two classes only."""
 
 

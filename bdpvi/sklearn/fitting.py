@@ -29,8 +29,10 @@ from bdpvi.releases.transaction import Transaction, trial_work
 from bdpvi.sklearn.inputs import Inputs
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.reading import MANY, try_file
+from bdpvi.tables.request import Request
 from bdpvi.tables.rows import Floats
 from bdpvi.tables.setup import Setup
+from bdpvi.tables.work import release_groups
 
 
 def fit(
@@ -64,7 +66,8 @@ def fit(
             if caution := found.caution(estimator.epsilon):
                 warnings.warn(caution, PrivacyUtilityWarning, stacklevel=4)
         data = _dataset(estimator, inputs, y, found.encoding, people, **noted)
-        release = _release(estimator, estimator._setup(asked, found, target), data, work)
+        chosen = estimator._setup(asked, found, target)
+        release = _release(estimator, chosen, data, work, asked, inputs.groups)
     estimator._keep(replace(release, secret=None), found.encoding)
 
 
@@ -87,8 +90,9 @@ def rehearse(
     twin = copy(estimator)
     with trial_work(people) as trial:
         twin._trial, twin.ledger = trial, None
-        twin.expected_rows = estimator.expected_rows or MANY
         rows = inputs.made_up()
+        if inputs.groups is None:  # of which a number is not asked
+            twin.expected_rows = estimator.expected_rows or MANY
         if inputs.weights is not None:
             rows = replace(rows, weights=np.ones(ROWS))
         fit(twin, rows, np.resize(few, ROWS), people, few, **noted)
@@ -147,12 +151,16 @@ def _dataset(
     ).to(inputs.device)
 
 
-def _release(estimator: Any, chosen: Setup, data: Dataset, work: Transaction) -> Release:
-    """Fit, charge and release."""
+def _release(
+    estimator: Any, chosen: Setup, data: Dataset, work: Transaction, asked: Request, groups: Any
+) -> Release:
+    """Fit, charge and release; ``groups`` has the group of each row, if they are records."""
     short = {} if estimator._trial is None else {"steps": 2}
     chosen = chosen.training(progress=False, **short)
     if chosen.route is None:
         return _draws(estimator, chosen.model, data, work)
+    if groups is not None:
+        return release_groups(chosen, data, groups, asked, work)
     prepared = Prepared.of(chosen.model, data, chosen.route, ledger=work.ledger)
     return prepared.release(epsilon=estimator.epsilon, delta=estimator.delta, work=work)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline as Steps
 from sklearn.utils import check_consistent_length, column_or_1d
 
+from bdpvi._ground import validate
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets import made_up
 from bdpvi.datasets.cells import Cells, Columns, read_cells, read_columns
@@ -26,26 +27,14 @@ from bdpvi.datasets.objects import in_memory, rows_of
 from bdpvi.datasets.records import Held
 from bdpvi.datasets.schema import Schema, declared_by
 from bdpvi.datasets.types import ColumnType
-from bdpvi.datasets.units import at_most
+from bdpvi.datasets.units import at_most, persons_of
 from bdpvi.datasets.weights import shares_of
 from bdpvi.score.reading import NUMBERS
+from bdpvi.sklearn.arrays import validate_data
 from bdpvi.tables.encoded import Perform, encode
 from bdpvi.tables.request import Public
 from bdpvi.tables.rows import Encoded, Floats, Rows
 from bdpvi.tables.validation import purchase
-
-try:
-    from sklearn.utils.validation import validate_data
-except ImportError:  # scikit-learn 1.5
-
-    def validate_data(estimator: Any, *args: Any, **options: Any) -> Any:
-        """Validate like scikit-learn 1.6."""
-        if "ensure_all_finite" in options:
-            options["force_all_finite"] = options.pop("ensure_all_finite")
-        if options.pop("skip_check_array", False):
-            options["cast_to_ndarray"] = False
-        return estimator._validate_data(*args, **options)
-
 
 if TYPE_CHECKING:
     from bdpvi.releases.route import Allowance
@@ -70,6 +59,8 @@ class Inputs:
         target: name of the target, if its centre and scale are estimated too; "" otherwise.
         device: where the fit is computed.
         weights: how often each row counts, (N,), from 0 to 1, NaN if unknown; None for once.
+        groups: the group of each row, (N,), if groups are records; None otherwise.
+        held: what holds rows whose constants are estimated.
     """
 
     columns: Columns
@@ -78,6 +69,8 @@ class Inputs:
     target: str = ""
     device: str = "cpu"
     weights: Floats | None = None
+    groups: NDArray[np.int64] | None = None
+    held: Callable[[Rows], Held[Rows]] = Held
 
     def __len__(self) -> int:
         return max(map(len, self.columns.values()), default=0)
@@ -124,22 +117,25 @@ class Inputs:
 
     def select(self, rows: NDArray[Any]) -> Inputs:
         """Return some of the rows."""
-        weights = None if self.weights is None else self.weights[rows]
+        of_rows = {"weights": self.weights, "groups": self.groups}
+        some: Any = {name: one[rows] for name, one in of_rows.items() if one is not None}
         columns = {name: one.select(rows) for name, one in self.columns.items()}
-        return replace(self, columns=columns, weights=weights)
+        return replace(self, columns=columns, **some)
 
     def made_up(self) -> Inputs:
         """Return made-up rows."""
+        groups = None if self.groups is None else np.arange(made_up.ROWS) // 2
         if self.types is None:
             values = np.random.default_rng(0).normal(size=(len(self.columns), made_up.ROWS))
             values[:, :3] = [0.0, 1e15, -1e300]
             columns = dict(zip(self.columns, map(Cells, values), strict=True))
-            return Inputs(columns, names=self.names)
+            return Inputs(columns, names=self.names, groups=groups)
         numbers, known = self.numbers, self.types.bounded
         kinds = {name: NUMBER if name in numbers else CATEGORY for name in self.columns}
         levels = {name: one.names or one.bounds or () for name, one in known.items()}
         frame = next(made_up.frames(kinds, levels, {}))
-        return Inputs(read_columns(frame, self._read_by), self.types)
+        cells = read_columns(frame, self._read_by)
+        return Inputs(cells, self.types, groups=groups, held=made_up.Copies)
 
     def beside(self, target: Floats) -> Inputs:
         """Return the columns with a target whose centre and scale are estimated too."""
@@ -182,7 +178,7 @@ class Inputs:
         """Return all constants, those that are not public estimated privately."""
         rows = Rows(self.columns, np.zeros(len(self)))
         header = self.header(asked)
-        found = encode(Held(rows), header, asked, perform, left=left, feasible=False)
+        found = encode(self.held(rows), header, asked, perform, left=left, feasible=False)
         if not self.target:
             return self._preprocessing(found), None
         *columns, last = found.encoding.columns
@@ -262,7 +258,13 @@ def read(
     """
     if y is None:
         validate_data(estimator, X, y)  # refuses
+    estimator.unit_ = name = unit if isinstance(unit, str) else None
     frame, schema = table_of(estimator, X)
+    named = None
+    if name is not None:
+        schema = None if schema is None else schema.of_unit(name)[1]
+        named = None if estimator.types is None else estimator.types.of_unit(name)[0]
+        persons, frame = column_of(frame[name].astype(object)), frame.drop(columns=name)
     columns = read_columns(frame, as_numbers(frame) if schema is None else schema.read_by)
     names: tuple[str, ...] = ()
     if schema is None:
@@ -284,10 +286,14 @@ def read(
         rows = replace(rows, weights=shares_of(numbers, estimator.largest_weight).numpy())
     if unit is None:
         return rows, targets.iloc[kept]
-    persons = column_of(unit)
-    check_consistent_length(range(number), persons)
-    people = persons.iloc[kept].reset_index(drop=True).to_frame("unit")
-    chosen = at_most(people, "unit", estimator.rows_per_unit).index.to_numpy()
+    if name is None:
+        persons = column_of(unit)
+        check_consistent_length(range(number), persons)
+        persons = persons.iloc[kept].reset_index(drop=True)
+    people, most = persons.to_frame("unit"), estimator.rows_per_unit
+    chosen = at_most(people, "unit", most, type=named).index.to_numpy()
+    if name is not None and name == estimator.group:
+        rows = replace(rows, groups=pd.factorize(persons_of(persons, named))[0])
     return rows.select(chosen), targets.iloc[kept[chosen]]
 
 
@@ -316,6 +322,10 @@ def table_of(estimator: Any, X: Any, *, reset: bool = True) -> tuple[pd.DataFram
     types = estimator.types if reset else None
     declares = isinstance(X, pd.DataFrame) or hasattr(X, "__arrow_c_stream__")
     declares |= type(X).__name__ == "LazyFrame"
+    for argument, name in (("group", estimator.group), ("unit", estimator.unit_)):
+        if reset and name is not None:
+            validate.columns(argument, [name], [*named])
+            types = _with_names(name, named, types)
     if reset and declares:
         types = declared_by(named, types)
     elif types is not None:
@@ -332,6 +342,15 @@ def table_of(estimator: Any, X: Any, *, reset: bool = True) -> tuple[pd.DataFram
         fitted = getattr(estimator, "feature_names_in_", usual)
         named = with_text_names(frame.set_axis([*fitted], axis=1))
     return named, types
+
+
+def _with_names(name: str, frame: pd.DataFrame, types: Schema | None) -> Schema | None:
+    """Return the types with a column of names, whose levels are not public unless declared."""
+    known = {} if types is None else types.columns
+    if name in known or isinstance(frame[name].dtype, pd.CategoricalDtype):
+        return types
+    source = f"names in {name!r}" if types is None else types.source
+    return Schema({**known, name: ColumnType(kind="category")}, source)
 
 
 def _frame_of(X: Any) -> pd.DataFrame:

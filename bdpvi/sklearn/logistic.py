@@ -74,6 +74,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             release; only their ratio matters. "balanced" is refused: it is computed from y.
         rows_per_unit: the most rows of one person to use, the first ones, if ``fit`` is given the
             persons as ``unit``. ε is then for all rows of a person.
+        group: the column of X with groups, such as clinics, whose effects are normal: a mixed
+            model. Groups are features; or records, by ``fit(X, y, unit=group)``, which a yes/no
+            target and counts may need. See :class:`bdpvi.tables.Public`.
         ledger: path of a file to which every ``fit`` is charged before anything is drawn;
             ``guarantee_`` then states the total cost. Keep it secret, and use one for each table of
             people. It is created if it does not exist.
@@ -90,11 +93,15 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
     Attributes:
         coef_: (1, d), or (K, d) for more than two classes, mean over the draws, on the scale of X,
-            for X clipped at ``center_`` ± limit · ``scale_``.
+            for X clipped at ``center_`` ± limit · ``scale_``. Groups' effects are not among them.
         intercept_: (1,) or (K,), mean over the draws.
-        coef_interval_: (d, 2), 95 % intervals of ``coef_``; only with ``intervals``.
-        summary_: the :class:`bdpvi.releases.summary.Summary`, for standardised features; only with
-            ``intervals``.
+        coef_interval_: (d, 2), 95 % intervals of ``coef_``; only with ``intervals`` or ``group``.
+        summary_: the :class:`bdpvi.releases.summary.Summary`, for standardised features; as those.
+        tau_, tau_interval_, tau_measured_: with ``group``, the standard deviation τ of effects, its
+            95 % interval (2,), and whether it is known better than by the prior.
+        effects_: with ``group``, a data frame of the groups' effects by name, with mean, sd, low,
+            high and a note; without rows if groups are records. Predictions for other groups have
+            the effect 0.
         coef_samples_, intercept_samples_: (k, d) and (k,), or (k, K, d) and (k, K), for each draw.
         classes_: the labels, sorted.
         center_, scale_: (d,), centres and scales that standardise X; 0 and 1 where a feature is no
@@ -139,7 +146,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 too.
             y: labels, (N,), or a column of any frame. With ``classes``, records with other labels
                 are left out, and a single class is accepted; without, at least two are required.
-            unit: the person of each row, (N,): ε is then for all rows of a person. With metadata
+            unit: the person of each row, (N,), or the column of X with them, which is then no
+                feature: ε is then for all rows of a person. With metadata
                 routing, ``set_fit_request(unit=True)`` passes it through a pipeline or a search.
             options: ``sample_weight``, (N,): sampling weights, with a public ``largest_weight``.
 
@@ -208,17 +216,32 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         check_is_fitted(self)
         if len(self.classes_) > 2:
             return np.asarray(self.release_.predict_proba(self._features(X)).log().numpy())
-        design = self.release_.model.design(self._features(X))
-        logits = (design @ self.release_.latents["w"].T).numpy()
+        logits = self._logits(X)
+        if logits.shape[1] == 1:
+            return logits[:, 0]
         odds = logsumexp(log_expit(logits), axis=1) - logsumexp(log_expit(-logits), axis=1)
         return np.asarray(odds)
+
+    def _logits(self, X: ArrayLike) -> Floats:
+        """Return the log-odds by each draw, (N, k)."""
+        from bdpvi.sklearn.arrays import predictor_of
+
+        model, w = self.release_.model, self.release_.latents["w"]
+        middle = w.new_zeros(1, len(self.release_.feature_names))
+        found = predictor_of(self, X, (model.design(middle) @ w.T).numpy()[0])
+        if found is None:
+            found = (model.design(self._features(X)) @ w.T).numpy()
+        return np.asarray(found)
 
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Return the probabilities of ``classes_``, (N, K), averaged over the draws."""
         odds = self.decision_function(X)
         if len(self.classes_) > 2:
             return np.asarray(np.exp(odds))
-        return np.stack([expit(-odds), expit(odds)], axis=1)
+        made = np.empty((len(odds), 2))
+        expit(-odds, out=made[:, 0])
+        expit(odds, out=made[:, 1])
+        return made
 
     def predict_log_proba(self, X: ArrayLike) -> Floats:
         """Return the logarithms of the probabilities of ``classes_``, (N, K)."""
@@ -257,14 +280,19 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         if len(self._classes) > 2:
             return of_classes.settings(self, len(self._classes), found, weights)
         chosen = setup(asked, found)
-        if self.prior_scale is not None and not (asked.intervals or asked.bayesian):
+        free = asked.intervals or asked.bayesian or self.group is not None
+        if self.prior_scale is not None and not free:
             raise ValueError(
                 f"prior_scale={self.prior_scale!r}: the default release has a ridge of its own, "
                 "which follows from epsilon; leave it out"
             )
         given = {name: getattr(self, name) for name in ("prior_scale", "limit")}
         given = {name: value for name, value in given.items() if value is not None}
-        model = replace(chosen.model, intercept=bool(self.fit_intercept), **given)
+        given["intercept"] = bool(self.fit_intercept)
+        if self.group is not None:
+            model = replace(chosen.model, of=replace(chosen.model.of, **given))
+        else:
+            model = replace(chosen.model, **given)
         chosen = chosen._replace(model=model)
         if weights is None:
             return chosen
@@ -310,11 +338,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             return
         weights = release.latents["w"]
         model: Any = release.model
-        linear = replace(model, limit=None)
-        origin = weights.new_zeros(1, len(center))
-        basis = torch.eye(len(center), dtype=weights.dtype, device=weights.device)
-        zero = (linear.design(origin) @ weights.T).numpy()  # (1, k)
-        slopes = (linear.design(basis) @ weights.T).numpy() - zero  # (d, k)
+        linear = replace(getattr(model, "of", model), limit=None)
+        basis = torch.eye(len(release.feature_names), dtype=weights.dtype, device=weights.device)
+        zero = (linear.design(0 * basis[:1]) @ weights.T).numpy()  # (1, k)
+        slopes = (linear.design(basis) @ weights.T).numpy()[self._fixed] - zero  # (d, k)
         self.coef_samples_ = slopes.T / scale
         self.intercept_samples_ = zero[0] - self.coef_samples_ @ center
         self.coef_ = self.coef_samples_.mean(axis=0, keepdims=True)

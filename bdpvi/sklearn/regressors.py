@@ -110,17 +110,21 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return inputs if self._public_model() else inputs.beside(y)
 
     def _request(self, inputs: Inputs, **asked: Any) -> Request:
-        return super()._request(inputs, intervals=True)
+        if self.group is not None:
+            asked["model"] = self._public_model() or self._model(0.0, 1.0)
+        return super()._request(inputs, intervals=self.group is None, **asked)
 
     def _setup(
         self, asked: Request, found: Encoded | None, target: tuple[float, float] | None = None
     ) -> Setup:
         """Return model and route; with few records the route continues and warns."""
         from bdpvi.regression import NoisyScores
-        from bdpvi.tables.setup import Setup
+        from bdpvi.tables.setup import Setup, setup
 
         model: Any = self._model(*target) if target else self._public_model()
         model = model or self._model(0.0, 1.0)
+        if self.group is not None:
+            return setup(replace(asked, model=model), found)
         route = NoisyScores(rows=self.expected_rows, draws=self.draws, least=0.0)
         if found is None:
             return Setup(model, route)
@@ -174,7 +178,7 @@ class PrivateLinearRegression(_PrivateRegressor):
         limit: standardised features are clipped at ±limit; None does not clip.
         bounds, scales, from_data, types, formula, largest_weight: as in
             :class:`bdpvi.sklearn.PrivateLogisticRegression`.
-        expected_rows, rows_per_unit, ledger, random_state: as there.
+        expected_rows, rows_per_unit, group, ledger, random_state: as there.
 
     All arguments count as public: choose them without looking at the data.
 
@@ -182,6 +186,7 @@ class PrivateLinearRegression(_PrivateRegressor):
         coef_: (d,), posterior means on the scale of X.
         intercept_: number.
         coef_interval_: (d, 2), 95 % intervals of ``coef_``.
+        tau_, tau_interval_, tau_measured_, effects_: with ``group``, as there.
         summary_: the :class:`bdpvi.releases.summary.Summary`, for standardised features.
         center_, scale_, encoding_: as in :class:`bdpvi.sklearn.PrivateLogisticRegression`.
         bound_: the :class:`bdpvi.Bound` of preprocessing and release together.
@@ -195,6 +200,15 @@ class PrivateLinearRegression(_PrivateRegressor):
     >>> model = PrivateLinearRegression(bounds=(-2, 2), target_bounds=(-5, 15)).fit(X, y)
     >>> bool((abs(model.coef_ - [1.0, -2.0]) < 0.2).all()), model.coef_interval_.shape
     (True, (2, 2))
+
+    A mixed model, of 10 wards that are features:
+
+    >>> rows = np.column_stack([X[:, 0], np.arange(4000) % 10])
+    >>> mixed = PrivateLinearRegression(bounds=(-2, 2), target_bounds=(-5, 15), group="x1")
+    >>> mixed.fit(rows, y + rows[:, 1]).effects_.columns.tolist()
+    ['mean', 'sd', 'low', 'high', 'note']
+    >>> bool(mixed.tau_interval_[0] < mixed.tau_ < mixed.tau_interval_[1])
+    True
     """
 
     target_bounds: tuple[float, float] | None = None
@@ -241,7 +255,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         limit: standardised features are clipped at ±limit; None does not clip.
         bounds, scales, from_data, types, formula, largest_weight: as in
             :class:`bdpvi.sklearn.PrivateLogisticRegression`.
-        expected_rows, rows_per_unit, ledger, random_state: as there.
+        expected_rows, rows_per_unit, group, ledger, random_state: as there.
 
     Attributes: as in :class:`PrivateLinearRegression`; ``exp(X @ coef_ + intercept_)`` approximates
     the expected count.

@@ -308,24 +308,18 @@ preprocessing bounds read from this table
 
 
 def with_people(data: Any, unit: Any, ledger: Ledger | None) -> Any:
-    """Return :func:`bdpvi.datasets.units.of_people`, with people as the ledger names them."""
-    from bdpvi.datasets.units import NAMELESS, of_people  # late: they load pandas
+    """Return :func:`bdpvi.datasets.units.of_people`, unless the ledger is for others."""
+    from bdpvi.datasets.units import of_people  # late: they load pandas
 
     known = data.people.unit if isinstance(data, Dataset | BlockData) else ROW
-    wanted = ROW if ledger is None else ledger.unit
     if unit is not None and (isinstance(data, BlockData) or known != ROW):
         raise ValueError(
             "unit: these records have it where they were made; give it there, as to "
             "bdpvi.datasets.from_blocks"
         )
     data, people, said = (data, None, {}) if unit is None else of_people(data, unit)
-    if ledger is not None and wanted != ROW and people is None and known == ROW:
-        raise ValueError(
-            f"ledger is for {ledger.book().whose}: say whose rows these are, by "
-            f"unit=bdpvi.tables.Unit(persons, rows={ledger.rows_per_unit})"
-        )
-    if people is not None and people.unit == NAMELESS and wanted != ROW:
-        people.unit = wanted
+    if ledger is not None and people is None:
+        ledger.check_unit(known)
     return data, people, said
 
 

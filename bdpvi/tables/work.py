@@ -225,21 +225,10 @@ class Work:
                 return self._draw_posterior(chosen.model, data, work)
             chosen = self._with_checkpoint(chosen, data, folder)
             if asked.groups_are_records:
-                return self._release_groups(chosen, data, work)
+                assert isinstance(data, Dataset)
+                return release_groups(chosen, data, self.rows.first().persons, asked, work)
             prepared = Prepared.of(chosen.model, data, chosen.route)
             return prepared.release(epsilon=asked.epsilon, delta=asked.delta, work=work)
-
-    def _release_groups(self, chosen: Setup, data: Data, work: Transaction) -> Release:
-        """Return the release of a mixed model whose records are groups."""
-        from bdpvi.tables import mixed  # late: it loads what pads groups
-
-        asked, rows = self.asked, self.people.rows_per_unit
-        assert isinstance(data, Dataset)
-        model = mixed.of_records(chosen.model, rows)
-        records = mixed.grouped(data, self.rows.first().persons, chosen.model, rows)
-        prepared = Prepared.of(model, records, chosen.route)
-        made = prepared.release(epsilon=asked.epsilon, delta=asked.delta, work=work)
-        return mixed.of_rows(made, chosen.model, data.feature_names)
 
     def _draw_posterior(self, model: Any, data: Data, work: Transaction) -> Release:
         """Return a Bayesian release: draws from the posterior."""
@@ -300,6 +289,28 @@ class Work:
         return table, hashlib.sha256(repr(options).encode()).hexdigest()
 
 
+def release_groups(
+    chosen: Setup, data: Dataset, persons: Any, asked: Request, work: Transaction
+) -> Release:
+    """Return the release of a mixed model whose records are groups.
+
+    Args:
+        chosen: the mixed model and its route.
+        data: the rows; their people's unit is the group.
+        persons: the group of each row, (N,); None if each is one of its own.
+        asked: the request.
+        work: the transaction.
+    """
+    from bdpvi.tables import mixed  # late: it loads what pads groups
+
+    rows = data.people.rows_per_unit
+    model = mixed.of_records(chosen.model, rows)
+    records = mixed.grouped(data, persons, chosen.model, rows)
+    prepared = Prepared.of(model, records, chosen.route, ledger=work.ledger)
+    made = prepared.release(epsilon=asked.epsilon, delta=asked.delta, work=work)
+    return mixed.of_rows(made, chosen.model, data.feature_names)
+
+
 def look(
     frames: Records[pd.DataFrame],
     asked: Request,
@@ -351,5 +362,5 @@ def _facts(
         labels = dict(sorted(counts.items(), key=lambda one: one[::-1], reverse=True)[:_SHOWN])
     odd = int(whole.attrs.get(LEFT_OUT, 0))
     clamped = beyond(rows.y, asked.model)
-    whose = Identity.of(whole, signs) if signs else None
+    whose = Identity.of(whole, signs, "" if limit is None else limit.unit) if signs else None
     return len(rows), left_out, odd, labels, clamped, persons, whose

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
-import pyro
 import pytest
 from doors import DELTA, DOORS, PLENTY, Door, Place, guide_fit, run
 from gone import Ran
@@ -21,14 +20,10 @@ from bdpvi.privacy import left
 from bdpvi.privacy.cost import Kind
 from bdpvi.releases.transaction import Before, Plan, Transaction, seal
 
+pytestmark = pytest.mark.usefixtures("fresh_store")
+
 PUBLISHED = [door for door in DOORS if door.out]
 KEYED = [door for door in DOORS if door.keyed]
-
-
-@pytest.fixture(autouse=True)
-def _store() -> Iterator[None]:
-    yield
-    pyro.clear_param_store()
 
 
 def of(doors: list[Door]) -> pytest.MarkDecorator:
@@ -79,6 +74,19 @@ def test_noise_is_paid_for_in_the_file_before_it_is_drawn(ran: Ran) -> None:
     else:
         assert len(ran.seen.sums) > 2
         assert all(drawn <= charged for drawn, charged in ran.seen.sums)
+
+
+# --- whom ε protects ------------------------------------------------------------------------------
+
+
+@of([door for door in DOORS if door.name != "federation"])  # whose ledger is that of clients
+def test_a_ledger_of_persons_takes_no_rows_of_nobody(door: Door, tmp_path: Path) -> None:
+    """Nothing bounds how many rows a person has, and the ledger's ε is for all of them."""
+    place = Place.within(tmp_path / "a")
+    Ledger.at(place.ledger, unit="who", rows_per_unit=3)
+    _ = place.table
+    door.prepare(place)
+    refused(door, place, "at most 3, of one person ('who'): say whose")
 
 
 # --- budgets --------------------------------------------------------------------------------------

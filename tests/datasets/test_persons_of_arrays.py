@@ -11,6 +11,8 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
@@ -35,7 +37,7 @@ def rows() -> tuple[Tensor, Tensor]:
 
 
 def model(x: Tensor, y: Tensor | None = None) -> None:
-    w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    w = pyro.sample("w", dist.Normal(x.new_zeros(2), 1.0).to_event(1))
     with pyro.plate("records", len(x)):
         pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
@@ -145,6 +147,20 @@ def test_a_ledger_of_persons_asks_whose_rows_they_are() -> None:
     assert not ledger.entries()
     bdpvi.fit_private(model, (x, y), unit=Unit(PERSONS, rows=K), **given)
     assert (ledger.unit, ledger.rows_per_unit) == ("patient", K)
+
+
+def test_steps_are_charged_to_the_ledger_of_the_persons_in_a_data_set() -> None:
+    x, y = rows()
+    ledger = bdpvi.Ledger(unit="patient", rows_per_unit=K)
+    given: dict[str, Any] = {"clip": 1.0, "noise_multiplier": 2.0, "rate": 0.1, "ledger": ledger}
+    guide, optim = AutoNormal(model), pyro.optim.Adam({"lr": 0.05})
+    svi = bdpvi.PrivateSVI(model, guide, optim, Trace_ELBO(), **given)
+    with pytest.raises(ValueError, match="say whose"):
+        svi.step(x, y)
+    svi.step(Dataset.of(x, y, unit=Unit(PERSONS, rows=K)))
+    assert svi.worst_case(1e-5).unit == "all records, at most 3, of one person ('patient')"
+    assert [entry.count for entry in ledger.entries()] == [10]
+    pyro.clear_param_store()
 
 
 def test_who_says_nothing_is_asked_once() -> None:

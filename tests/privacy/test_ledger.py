@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from bdpvi import Budget, BudgetExceededError
 from bdpvi._ground import chain
 from bdpvi._ground.chain import Head, head_of, proven, save, whole_file
+from bdpvi.datasets.records import People
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import left
 from bdpvi.privacy.book import Book, follow
@@ -461,7 +462,7 @@ def test_nobody_charges_between_check_and_charge(
     monkeypatch.setattr(left, "together", priced)
     if what == "steps":
         assert one.events
-        Steps(ledger, one.events[0], kind="steps", of="network").take()
+        Steps(People(ledger), one.events[0], kind="steps", of="network").take()
     elif what == "one charge":
         buy(ledger, one, "network")
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -39,13 +38,6 @@ def records(count: int = 4000) -> tuple[Tensor, Tensor]:
     level = torch.randint(0, LEVELS // 2, (count,), generator=generator)
     x = torch.cat([torch.randn(count, 1, generator=generator), torch.eye(LEVELS)[level]], 1)
     return x, torch.poisson((0.5 * x[:, 0] + 0.2 * level).exp(), generator=generator)
-
-
-@pytest.fixture
-def fresh_store() -> Iterator[None]:
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
 
 
 @pytest.fixture(scope="module")
