@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bdpvi.noise.keys import Key
 
 
-class Rows(NamedTuple):
+class GroupedRows(NamedTuple):
     """Some rows, split.
 
     Attributes:
@@ -45,7 +45,7 @@ class Rows(NamedTuple):
     y: Tensor
 
     @classmethod
-    def of(cls, records: tuple[Tensor, ...], model: MixedRegression) -> Rows:
+    def of(cls, records: tuple[Tensor, ...], model: MixedRegression) -> GroupedRows:
         """Return records whose groups are features."""
         x, y, *_ = (record.detach().cpu().double() for record in records)
         design, of = model.of.design(x), list(model.groups)
@@ -181,4 +181,4 @@ def sizes(columns: int, groups: int) -> int:
 
 def _sums(records: tuple[Tensor, ...], model: MixedRegression, plan: MomentPlan) -> Tensor:
     """Return the sums over some records."""
-    return plan.sums(*Rows.of(records, model))
+    return plan.sums(*GroupedRows.of(records, model))

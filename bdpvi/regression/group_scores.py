@@ -28,7 +28,7 @@ from bdpvi.datasets.dataset import Data
 from bdpvi.models.contract import Prior
 from bdpvi.models.mixed import MixedRegression
 from bdpvi.models.scores import Parts, ScoreParts
-from bdpvi.regression.group_moments import GroupPlan, Rows
+from bdpvi.regression.group_moments import GroupedRows, GroupPlan
 from bdpvi.regression.group_posterior import (
     GroupMoments,
     MixedPosterior,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from bdpvi.noise.keys import Key
 
 
-class Point(NamedTuple):
+class GroupPoint(NamedTuple):
     """Where a round is taken.
 
     Attributes:
@@ -60,7 +60,7 @@ class Point(NamedTuple):
     def given(self, logit: bool, step: Tensor, variance: float) -> Tensor:
         """Return the step from w whose mean is that of another step at v, for another variance.
 
-        >>> point = Point(torch.tensor([1.0, 0.0]), torch.zeros(3), 0.0)
+        >>> point = GroupPoint(torch.tensor([1.0, 0.0]), torch.zeros(3), 0.0)
         >>> point.given(False, torch.zeros(2), 0.5).tolist()
         [0.0, -0.25]
         """
@@ -88,7 +88,7 @@ class Point(NamedTuple):
 
     def moved(
         self, logit: bool, found: MixedPosterior, furthest: float
-    ) -> tuple[Point, MixedPosterior]:
+    ) -> tuple[GroupPoint, MixedPosterior]:
         """Return the next point, and the posterior of w itself, from that of a step."""
         p = len(self.w)
         step, u = found.mean[:p], found.mean[p:]
@@ -99,7 +99,7 @@ class Point(NamedTuple):
         if not logit:  # a sum of e^a, linear at a too small a, asks for too much
             up = (u - self.u).clamp(min=0)
             u = u - up + up.log1p()
-        return Point(self.w + step, u, found.uncertain), whole
+        return GroupPoint(self.w + step, u, found.uncertain), whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class ScoredGroups(GroupPlan):
         """Whether the predictor is a logit; otherwise a logarithm."""
         return self.family.link == "logit"
 
-    def parts(self, rows: Rows, at: Point) -> tuple[Tensor, Parts]:
+    def parts(self, rows: GroupedRows, at: GroupPoint) -> tuple[Tensor, Parts]:
         """Return the design x of rows, (n, p + G), and their contributions."""
         x = torch.cat([rows.x, rows.groups.to(rows.x) * self.part], 1)
         shrinkage, w = 1.0, at.w.clone()
@@ -134,7 +134,7 @@ class ScoredGroups(GroupPlan):
         made = self.family.parts(x, rows.y, self.length, point, math.inf)
         return x, made._replace(curvature=made.curvature * shrinkage)
 
-    def sums(self, rows: Rows, at: Point) -> Tensor:
+    def sums(self, rows: GroupedRows, at: GroupPoint) -> Tensor:
         """Return the sums of a round over some rows, (size,), without noise."""
         _, made = self.parts(rows, at)
         p, root, ratio = self.columns, math.sqrt(2), made.ratio
@@ -208,7 +208,7 @@ class ScoredGroups(GroupPlan):
         seen = begun.curvature.diagonal() >= EMPTY * begun.curvature_noise
         seen[-1] = True
         kept = replace(self, columns=int(seen.sum()))
-        at = Point(w[seen], mean.new_zeros(self.groups), math.exp(2 * float(spread.mean)))
+        at = GroupPoint(w[seen], mean.new_zeros(self.groups), math.exp(2 * float(spread.mean)))
         for number, multiplier in enumerate(later, 1):
             flat = data.parts.sum(_scores, model, kept, seen, at)
             made = kept.released(flat, multiplier, key.child("scores", number))
@@ -218,7 +218,9 @@ class ScoredGroups(GroupPlan):
         return found.among(seen, Prior(mean, sd))
 
 
-def _at(made: GroupMoments, at: Point, prior: Prior, spread: Prior, logit: bool) -> MixedPosterior:
+def _at(
+    made: GroupMoments, at: GroupPoint, prior: Prior, spread: Prior, logit: bool
+) -> MixedPosterior:
     """Return the posterior of a round: of the step from a point, and of effects."""
     return mixed_posterior(
         made, prior, spread, 0.0, lambda step, variance: at.given(logit, step, variance)
@@ -232,7 +234,7 @@ def _shrinkage(variance: float) -> float:
 
 def _first(records: tuple[Tensor, ...], model: MixedRegression, place: Place) -> Tensor:
     """Return the sums of the first round over some records."""
-    rows = Rows.of(records, model)
+    rows = GroupedRows.of(records, model)
     return summed(place.parts(rows.x, rows.y), rows.x)
 
 
@@ -241,8 +243,8 @@ def _scores(
     model: MixedRegression,
     plan: ScoredGroups,
     seen: Tensor,
-    at: Point,
+    at: GroupPoint,
 ) -> Tensor:
     """Return the sums of a later round over some records, of some columns."""
-    rows = Rows.of(records, model)
+    rows = GroupedRows.of(records, model)
     return plan.sums(rows._replace(x=rows.x[:, seen]), at)

@@ -12,7 +12,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.dataset import Data, sample_of_form
 from bdpvi.models.contract import Model
-from bdpvi.models.linear import BayesianLinearRegression
+from bdpvi.models.linear import LinearScores
 from bdpvi.models.mixed import FEWEST_GROUPS, MixedRegression
 from bdpvi.noise.secure import sum_rounding
 from bdpvi.privacy.events import SampledGaussian
@@ -88,21 +88,21 @@ class NoisyGroups:
         variance = largest_variance(left.epsilon, left.delta) - left.variance
         columns, groups = features - len(known.groups) + 1, len(known.groups)
         family = parts_of(known.of)
-        linear = isinstance(known.of, BayesianLinearRegression)
-        rounds = 1 if linear else len(family.shares)
+        rounds = 1 if isinstance(family, LinearScores) else len(family.shares)
         event = SampledGaussian(
             noise_multiplier=left.rows / math.sqrt(variance),
             rounding=rounds * sum_rounding(sizes(columns, groups)),
         )
         expected = columns if self.columns is None else min(self.columns + 1, columns)
-        radius = _WIDER * math.sqrt(expected)
-        if not linear:
-            return ScoredGroups(
-                event=event, columns=columns, groups=groups, radius=radius, family=family
-            )
-        return MomentPlan(
-            event=event, columns=columns, groups=groups, radius=radius, largest=known.of.largest
+        made = GroupPlan(
+            event=event,
+            columns=columns,
+            groups=groups,
+            radius=_WIDER * math.sqrt(expected),
         )
+        if isinstance(family, LinearScores):
+            return MomentPlan(**vars(made), largest=family.largest)
+        return ScoredGroups(**vars(made), family=family)
 
     def predicting(self, model: Model, plan: GroupPlan) -> Model:
         """Return the model."""

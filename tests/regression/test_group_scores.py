@@ -17,8 +17,8 @@ from bdpvi.models.scores import ScoreParts
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.regression import NoisyGroups
-from bdpvi.regression.group_moments import Rows
-from bdpvi.regression.group_scores import Point, ScoredGroups
+from bdpvi.regression.group_moments import GroupedRows
+from bdpvi.regression.group_scores import GroupPoint, ScoredGroups
 
 GROUPS = 6
 W = torch.tensor([0.5, -0.3, 0.2], dtype=torch.float64)
@@ -30,29 +30,29 @@ def plan(family: ScoreParts) -> ScoredGroups:
     return ScoredGroups(event=event, columns=3, groups=GROUPS, radius=2.2, family=family)
 
 
-def rows(n: int, family: ScoreParts, seed: int = 0) -> Rows:
+def rows(n: int, family: ScoreParts, seed: int = 0) -> GroupedRows:
     random = torch.Generator().manual_seed(seed)
     x = torch.cat([torch.randn(n, 2, generator=random), torch.ones(n, 1)], 1).double()
     there = torch.nn.functional.one_hot(torch.randint(GROUPS, (n,), generator=random), GROUPS) > 0
     y = torch.randint(2 if family.link == "logit" else 9, (n,), generator=random).double()
-    return Rows(x, there, y)
+    return GroupedRows(x, there, y)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_row_moves_a_round_by_more_than_its_bound(family: ScoreParts) -> None:
-    """Rows of any size at points near and far; each sum is as long as its matrices say."""
+    """GroupedRows of any size at points near and far; each sum is as long as its matrices say."""
     made, some = plan(family), rows(1500, family)
     some.x[:, :2] *= torch.logspace(-1, 2, 1500, dtype=torch.float64)[:, None]
     some.groups[::5] = False
     longest = 0.0
     for at in (
-        Point(torch.zeros(3).double(), torch.zeros(GROUPS).double(), 0.0),
-        Point(3 * W, torch.linspace(-2, 2, GROUPS).double(), 0.5),
-        Point(-9 * W, torch.full((GROUPS,), 2.0).double(), 2.0),
+        GroupPoint(torch.zeros(3).double(), torch.zeros(GROUPS).double(), 0.0),
+        GroupPoint(3 * W, torch.linspace(-2, 2, GROUPS).double(), 0.5),
+        GroupPoint(-9 * W, torch.full((GROUPS,), 2.0).double(), 2.0),
     ):
         x, parts = made.parts(some, at)
         for one in range(0, 1500, 7):
-            each = Rows(*(part[[one]] for part in some))
+            each = GroupedRows(*(part[[one]] for part in some))
             length = float(made.sums(each, at).norm())
             matrix = torch.outer(x[one], x[one]) * parts.curvature[one] * parts.ratio
             wanted = math.hypot(float((parts.score[one] * x[one]).norm()), float(matrix.norm()))
@@ -64,7 +64,7 @@ def test_no_row_moves_a_round_by_more_than_its_bound(family: ScoreParts) -> None
 @pytest.mark.parametrize("family", FAMILIES)
 def test_moments_are_the_scores_of_the_rows_with_noise_of_the_longest(family: ScoreParts) -> None:
     made, some = plan(family), rows(400, family)
-    at = Point(W, torch.linspace(-1, 1, GROUPS).double(), 0.3)
+    at = GroupPoint(W, torch.linspace(-1, 1, GROUPS).double(), 0.3)
     eta = some.x @ W + some.groups.double() @ at.u
     if family.link == "logit":  # E σ(η + ξ) by quadrature
         nodes = torch.linspace(-8, 8, 4001, dtype=torch.float64)
@@ -101,7 +101,7 @@ def test_moments_are_the_scores_of_the_rows_with_noise_of_the_longest(family: Sc
 def test_a_mean_is_the_same_whatever_variance_effects_are_given() -> None:
     """A step at one variance, and the one of the same mean at another."""
     z, step = torch.tensor([0.7, -1.0, 1.0]).double(), torch.tensor([0.1, 0.2, -0.3]).double()
-    at = Point(W, torch.zeros(2), 0.4)
+    at = GroupPoint(W, torch.zeros(2), 0.4)
     other = at.given(True, step, 1.5)
     both = [
         float(z @ (W + one)) / math.sqrt(1 + math.pi * v / 8)
