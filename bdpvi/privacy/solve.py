@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import Any
 
 _RANGE = 700.0
 """Logarithms are clamped to ± this: brentq accepts no infinity."""
@@ -12,7 +13,7 @@ _PRECISION = 1e-12
 """Relative precision of the argument where the function jumps over the accepted range."""
 
 
-def brent(f: Callable[[float], float], low: float, high: float, **options: float) -> float:
+def brent(f: Callable[[float], float], low: float, high: float, **options: Any) -> float:
     """Return a root by Brent's method, as :func:`scipy.optimize.brentq` does."""
     from scipy.optimize import brentq  # takes a while to load
 

@@ -36,7 +36,7 @@ from bdpvi.tables.rows import Encoded, Floats, Rows
 from bdpvi.tables.validation import purchase
 
 try:
-    from sklearn.utils.validation import validate_data
+    from sklearn.utils.validation import validate_data as validate_data
 except ImportError:  # scikit-learn 1.5
 
     def validate_data(estimator: Any, *args: Any, **options: Any) -> Any:

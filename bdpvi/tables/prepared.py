@@ -295,7 +295,8 @@ preprocessing bounds read from this table
     persons.warn_of_unsaid(data.people, data.preprocessing, 5)
     route = _usual(model) if route is None else route
     prepared = Prepared.of(model, data, route, guide=guide, ledger=ledger)
-    found, work = prepared.route, None
+    found: Any = prepared.route
+    work = None
     if (checkpoint := getattr(found, "checkpoint", None)) is not None:
         if prepared.ledger.path is None:
             raise ValueError(
