@@ -6,7 +6,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -42,9 +42,8 @@ def keys(values: Floats) -> NDArray[np.int64]:
     >>> keys(np.array([-1e300, 0.0, 1.0])).tolist()
     [-2139095039, 0, 1065353216]
     """
-    near = np.clip(values, -3.4028234e38, 3.4028234e38).astype(np.float32)
-    bits = near.view(np.int32).astype(np.int64)
-    return np.where(bits >= 0, bits, -(bits & 0x7FFFFFFF))
+    bits = np.clip(values, -3.4028234e38, 3.4028234e38).astype(np.float32).view(np.int32)
+    return np.where(bits >= 0, bits, -(bits & 0x7FFFFFFF)).astype(np.int64)
 
 
 def value_at(place: int) -> float:
@@ -88,6 +87,28 @@ class Tally:
             inside = ranks[(ranks >= window[0]) & (ranks <= window[1])]
         distinct, counts = np.unique(inside, return_counts=True)
         return cls(distinct, counts.astype(np.int64), below, len(ranks), len(distinct))
+
+    @classmethod
+    def near_middle(cls, ranks: NDArray[np.int64], distance: float) -> Tally:
+        """Return the tally of those of all ranks that a median of this distance can depend on.
+
+        As in :meth:`window`, but the ranks are known: the ends nearest to the middle are those of
+        the middle rank.
+
+        >>> tally = Tally.near_middle(np.arange(10_001), 10.0)
+        >>> len(tally.ranks), tally.below, tally.number
+        (22, 4990, 10001)
+        """
+        number = len(ranks)
+        if not number:
+            return cls.of(ranks)
+        ranks = np.sort(ranks)
+        ends = (np.searchsorted(ranks, ranks[number // 2], side) for side in ("left", "right"))
+        far = min(abs(2 * int(end) - number) for end in ends) + _reach(falloff(distance))
+        first, last = max((number - far + 1) // 2 - 1, 0), min((number + far) // 2, number - 1)
+        below = int(np.searchsorted(ranks, ranks[first]))
+        some = ranks[below : np.searchsorted(ranks, ranks[last], "right")]
+        return replace(cls.of(some), below=below, number=number)
 
     def __add__(self, other: Tally) -> Tally:
         both = Tally(

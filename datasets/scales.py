@@ -78,7 +78,7 @@ def _medians(
     tallies: Iterable[dict[str, exact.Tally]]
     if table.in_memory:  # column by column: of each the ranks of all numbers are in memory
         each = ({name: centre} for name, centre in centres.items())
-        tallies = (table.sum(_tallies, one, nonzero, {}) for one in each)
+        tallies = (table.sum(_tallies, one, nonzero, distance) for one in each)
     else:
         rough = table.sum(_tallies, centres, nonzero, None) if centres else {}
         windows = {name: one.window(distance) for name, one in rough.items()}
@@ -96,9 +96,12 @@ def _tallies(
     table: Columns,
     centres: Centres,
     nonzero: bool,
-    windows: Mapping[str, tuple[int, int]] | None,
+    windows: Mapping[str, tuple[int, int]] | float | None,
 ) -> dict[str, exact.Tally]:
-    """Return the tally of each column's ranks in its window; without windows of coarse ranks."""
+    """Return the tally of each column's ranks in its window; without windows of coarse ranks.
+
+    Of all records a median's distance in place of windows gives those near the middle.
+    """
     result = {}
     for name, centre in centres.items():
         values = _numbers(table[name])
@@ -107,6 +110,8 @@ def _tallies(
         ranks = exact.keys(values[values != 0] if nonzero else values)
         if windows is None:
             result[name] = exact.Tally.of(exact.coarse(ranks))
+        elif isinstance(windows, float):
+            result[name] = exact.Tally.near_middle(ranks, windows)
         else:
             result[name] = exact.Tally.of(ranks, windows.get(name))
     return result
@@ -124,4 +129,5 @@ def _part_sums(
 
 
 def _numbers(cells: Cells) -> exact.Floats:
-    return np.asarray(cells.numbers[np.isfinite(cells.numbers)])
+    good = np.isfinite(cells.numbers)
+    return np.asarray(cells.numbers if good.all() else cells.numbers[good])
