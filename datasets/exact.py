@@ -97,7 +97,7 @@ class Tally:
 
         >>> tally = Tally.near_middle(np.arange(10_001), 10.0)
         >>> len(tally.ranks), tally.below, tally.number
-        (22, 4990, 10001)
+        (23, 4989, 10001)
         """
         number = len(ranks)
         if not number:
@@ -278,9 +278,13 @@ def part_sums(values: Floats, reach: float) -> NDArray[np.int64]:
     >>> part_sums(np.array([-0.5, 1.5, math.inf]), 2.0) / 16
     array([3.5, 0.5, 3. ])
     """
-    units = np.rint(np.clip(values, -reach, reach) * _UNITS).astype(np.int64)
-    half = round(reach / 2 * _UNITS)
-    return np.array([units[units > 0].sum(), -units[units < 0].sum(), len(units) * half])
+    units = np.clip(values, -reach, reach)
+    units *= _UNITS
+    np.rint(units, out=units)
+    total = int(units.sum())  # whole numbers of so few bits that floats are exact
+    size = int(np.abs(units, out=units).sum())
+    number = len(units) * round(reach / 2 * _UNITS)
+    return np.array([(size + total) // 2, (size - total) // 2, number])
 
 
 def means_deviation(reach: float, distance: float) -> float:
