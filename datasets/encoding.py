@@ -367,8 +367,8 @@ class Encoding:
         """
         rows = self.rows_of(table)
         made = torch.empty(len(rows), len(self.feature_names), dtype=torch.float64)
-        for some in rows.slices():
-            made[some] = rows[some]
+        for few in rows.slices():
+            made[few] = rows[few]
         return made
 
     def rows_of(self, table: Columns) -> FeatureRows:

@@ -14,6 +14,24 @@ from torch.nn.functional import softplus
 from bdpvi.guides.gaussian import GaussianGuide, Pullback
 
 
+def normal(loc: Tensor, scale_tril: Tensor) -> dist.MultivariateNormal:
+    """Return the Gaussian with ``loc`` (..., d) and a Cholesky factor (..., d, d).
+
+    It has what torch's constructor gives it, which loads sympy only to compare the shapes.
+
+    >>> one, other = torch.zeros(3, 2), 2 * torch.eye(2)
+    >>> made, known = normal(one, other), dist.MultivariateNormal(one, scale_tril=other)
+    >>> made.batch_shape, bool((made.log_prob(one + 1) == known.log_prob(one + 1)).all())
+    (torch.Size([3]), True)
+    """
+    made = dist.MultivariateNormal.__new__(dist.MultivariateNormal)
+    batch = torch.broadcast_tensors(loc[..., 0], scale_tril[..., 0, 0])[0].shape
+    made.loc, made._unbroadcasted_scale_tril = loc.expand(*batch, -1), scale_tril
+    made.scale_tril = scale_tril.expand(*batch, -1, -1)
+    Distribution.__init__(made, batch, made.loc.shape[-1:])
+    return made
+
+
 class FullRank(GaussianGuide):
     """Full-rank Gaussian guide: a location and the Cholesky factor of the covariance.
 
@@ -31,7 +49,7 @@ class FullRank(GaussianGuide):
 
     def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
         """Return the Gaussian with ``loc`` (..., d) and ``scale_tril`` (..., d, d)."""
-        return dist.MultivariateNormal(parameters["loc"], scale_tril=parameters["scale_tril"])  # type: ignore[no-any-return]
+        return normal(parameters["loc"], parameters["scale_tril"])
 
     def widened(self, parameters: Mapping[str, Tensor]) -> Distribution:
         """Return the Gaussian whose Cholesky factor is that of Σ + ridge·Σ²."""
