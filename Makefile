@@ -14,7 +14,7 @@ kills = $(BIN)/python benchmarks/interruptions.py --kills 330 > $@.txt && mv $@.
 damage = $(BIN)/python benchmarks/damage.py --inputs 100000 > $@.txt && mv $@.txt docs/benchmarks/damage.txt
 audit = OMP_NUM_THREADS=1 $(BIN)/bdpvi audit --simulated --runs 1000 --out build/audit
 
-.PHONY: help demo demo-dask test test-all plain ranges lock dist lint docs check-docs benchmark large reliability clean
+.PHONY: help demo demo-dask test durations test-all plain ranges lock dist lint docs check-docs paper benchmark large reliability clean
 
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
 	$(BIN)/bdpvi demo --out demo
@@ -24,6 +24,9 @@ demo-dask: $(VENV)/installed  ## a cluster on this machine: a model, a certifica
 
 test: $(VENV)/installed  ## the tests of what the library promises, with doctests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+durations: $(VENV)/installed  ## make test, then the seconds of each room and of the slowest tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=40
 
 test-all: $(VENV)/installed  ## the tests that make test leaves out: comparisons, studies, examples, code on pages
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'whole and not slow'
@@ -60,6 +63,12 @@ docs: $(VENV)/installed  ## the site, in build/site; a warning is an error
 
 check-docs: docs  ## open every page in Chromium, where there is one
 	$(BIN)/python docs/check_site.py build/site
+
+paper: $(VENV)/installed  ## the paper, build/paper/bdpvi.pdf, from printed numbers; needs pdflatex
+	PYTHONPATH=benchmarks $(BIN)/python docs/draw_figures.py --printed --as pdf --out build/paper
+	cd docs/paper && for run in 1 2 3; do \
+	  pdflatex -interaction=batchmode -halt-on-error -output-directory ../../build/paper bdpvi.tex || exit 1; \
+	done
 
 benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks
 	$(BIN)/python benchmarks/accounting.py

@@ -172,7 +172,7 @@ def activation_price(noise: float, passes: int) -> float:
     row of its own.
 
     >>> round(activation_price(2.0, 1), 4)
-    4.3768
+    4.3772
     """
     return gaussian_epsilon(passes * (2 / noise) ** 2, DELTA)
 

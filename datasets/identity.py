@@ -160,19 +160,23 @@ class Identity:
     columns: Mapping[int, Sample]
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, signs: tuple[str, str] = (".", "")) -> Identity:
+    def of(
+        cls, frame: pd.DataFrame, signs: tuple[str, str] = (".", ""), unit: str = ""
+    ) -> Identity:
         """Return the identity of some rows.
 
         Args:
             frame: the rows.
             signs: the decimal sign of numbers in text, and that between thousands.
+            unit: the column of persons, if any: each is sampled once, however many rows they have.
         """
         rows, columns = np.zeros(len(frame), np.uint64), {}
-        for at, (_, values) in enumerate(frame.items()):
+        for at, (name, values) in enumerate(frame.items()):
             each, numbers, places = _hashes(array_of(values), *signs)
             rows += each
             known = each != _NONE
-            columns[at] = _values(each if known.all() else each[known], numbers, places)
+            some = each if known.all() else each[known]
+            columns[at] = _values(np.unique(some) if name == unit else some, numbers, places)
         rows = _mixed(rows)
         return cls(int(rows.sum(dtype=np.uint64)), Sample.of(rows, _ROWS), columns)
 

@@ -1,6 +1,6 @@
 """Private centres and scales of numeric columns, by passes over the records.
 
-Of a table in blocks a median needs two passes: how many numbers lie in coarse cells, and the
+A median needs two passes: how many numbers lie in coarse cells, and the
 numbers near the middle (:class:`bdpvi.datasets.exact.Tally`).
 """
 
@@ -76,7 +76,7 @@ def _medians(
 ) -> dict[str, float]:
     """Return a private median of each column, for the cost μ each; ``nonzero``: without zeros."""
     tallies: Iterable[dict[str, exact.Tally]]
-    if table.in_memory:  # column by column: of each the ranks of all numbers are in memory
+    if table.in_memory:  # column by column, so that the ranks of one are in memory
         each = ({name: centre} for name, centre in centres.items())
         tallies = (table.sum(_tallies, one, nonzero, distance) for one in each)
     else:
@@ -100,7 +100,7 @@ def _tallies(
 ) -> dict[str, exact.Tally]:
     """Return the tally of each column's ranks in its window; without windows of coarse ranks.
 
-    Of all records a median's distance in place of windows gives those near the middle.
+    All the numbers have a window by themselves, by the distance of a median.
     """
     result = {}
     for name, centre in centres.items():
@@ -109,11 +109,12 @@ def _tallies(
             values = np.abs(values - centre)
         ranks = exact.keys(values[values != 0] if nonzero else values)
         if windows is None:
-            result[name] = exact.Tally.of(exact.coarse(ranks))
+            result[name] = exact.Tally.of_coarse(ranks)
         elif isinstance(windows, float):
-            result[name] = exact.Tally.near_middle(ranks, windows)
+            window = exact.Tally.of_coarse(ranks).window(windows)
+            result[name] = exact.Tally.of(ranks, window)
         else:
-            result[name] = exact.Tally.of(ranks, windows.get(name))
+            result[name] = exact.Tally.of(ranks, windows[name])
     return result
 
 
@@ -129,5 +130,5 @@ def _part_sums(
 
 
 def _numbers(cells: Cells) -> exact.Floats:
-    good = np.isfinite(cells.numbers)
-    return np.asarray(cells.numbers if good.all() else cells.numbers[good])
+    there = np.isfinite(cells.numbers)
+    return np.asarray(cells.numbers if there.all() else cells.numbers[there])

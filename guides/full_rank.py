@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -12,24 +13,6 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import softplus
 
 from bdpvi.guides.gaussian import GaussianGuide, Pullback
-
-
-def normal(loc: Tensor, scale_tril: Tensor) -> dist.MultivariateNormal:
-    """Return the Gaussian with ``loc`` (..., d) and a Cholesky factor (..., d, d).
-
-    It has what torch's constructor gives it, which loads sympy only to compare the shapes.
-
-    >>> one, other = torch.zeros(3, 2), 2 * torch.eye(2)
-    >>> made, known = normal(one, other), dist.MultivariateNormal(one, scale_tril=other)
-    >>> made.batch_shape, bool((made.log_prob(one + 1) == known.log_prob(one + 1)).all())
-    (torch.Size([3]), True)
-    """
-    made = dist.MultivariateNormal.__new__(dist.MultivariateNormal)
-    batch = torch.broadcast_tensors(loc[..., 0], scale_tril[..., 0, 0])[0].shape
-    made.loc, made._unbroadcasted_scale_tril = loc.expand(*batch, -1), scale_tril
-    made.scale_tril = scale_tril.expand(*batch, -1, -1)
-    Distribution.__init__(made, batch, made.loc.shape[-1:])
-    return made
 
 
 class FullRank(GaussianGuide):
@@ -49,7 +32,7 @@ class FullRank(GaussianGuide):
 
     def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
         """Return the Gaussian with ``loc`` (..., d) and ``scale_tril`` (..., d, d)."""
-        return normal(parameters["loc"], parameters["scale_tril"])
+        return FactoredNormal(parameters["loc"], parameters["scale_tril"])
 
     def widened(self, parameters: Mapping[str, Tensor]) -> Distribution:
         """Return the Gaussian whose Cholesky factor is that of Σ + ridge·Σ²."""
@@ -70,6 +53,21 @@ class FullRank(GaussianGuide):
             return {"loc": gradient, "scale_tril": outer}
 
         return torch.addcmul(free["loc"], scale, noise).add_(strict), pullback
+
+
+class FactoredNormal(dist.MultivariateNormal):  # type: ignore[misc]
+    """The multivariate normal by a location (..., d) and a factor (..., d, d) of one batch shape.
+
+    torch's own would ask :func:`torch.broadcast_shapes`, which loads sympy: half a second.
+    """
+
+    def __init__(self, loc: Tensor, scale_tril: Tensor) -> None:
+        self.loc, self.scale_tril, self._unbroadcasted_scale_tril = loc, scale_tril, scale_tril
+        Distribution.__init__(self, loc.shape[:-1], loc.shape[-1:])
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+        """Return the normal with another batch shape."""
+        return super().expand(batch_shape, _instance or type(self).__new__(type(self)))
 
 
 def widened_factor(factor: Tensor, ridge: float) -> Tensor:

@@ -12,7 +12,7 @@ from torch.distributions import Distribution, constraints
 
 from bdpvi._ground import validate
 from bdpvi._ground.host import HOST
-from bdpvi.guides.full_rank import normal, widened_factor
+from bdpvi.guides.full_rank import widened_factor
 from bdpvi.guides.gaussian import GaussianGuide
 from bdpvi.models.contract import Model
 
@@ -95,4 +95,4 @@ class LowRank(GaussianGuide):
         """Return the Gaussian with covariance Σ + ridge·Σ², through the Cholesky factor of Σ."""
         factor = self.distribution(parameters).scale_tril  # type: ignore[attr-defined]
         wider = widened_factor(factor, self.ridge)
-        return normal(parameters["loc"], wider)
+        return dist.MultivariateNormal(parameters["loc"], scale_tril=wider)  # type: ignore[no-any-return]

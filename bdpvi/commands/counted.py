@@ -158,7 +158,8 @@ class Counting:
         frame = with_text_names(self.table.frame(text=True, least=0))
         used = frame.drop(columns=drop).reset_index(drop=True)
         persons.warn_of_repeats(frame.drop(columns=used.columns), self.whom["unit"], 2)
-        self.used, self.identity = used, Identity.of(frame, known.file.signs[:2])
+        person = limit.unit if (limit := self.order.limit) else ""
+        self.used, self.identity = used, Identity.of(frame, known.file.signs[:2], person)
 
     def publish(
         self,

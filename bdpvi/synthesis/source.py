@@ -80,7 +80,8 @@ def look(
     read_by = {name: one.reading for name, one in order.declared.items()} | dict(order.types)
     types = {name: one for name, one in read_by.items() if one is not None}
     limit = None if rows.in_memory else order.limit
-    facts = rows.sum(_facts, types, tuple(order.kinds), limit, signs)
+    whose = None if signs is None else (signs, order.limit.unit if order.limit else "")
+    facts = rows.sum(_facts, types, tuple(order.kinds), limit, whose)
     odd, found, persons = facts[:3]
     rows.check()
     if limit is not None:
@@ -95,10 +96,10 @@ def _facts(
     types: dict[str, ColumnType],
     names: Sequence[str],
     limit: RowLimit | None,
-    signs: tuple[str, str] | None,
+    whose: tuple[tuple[str, str], str] | None,
 ) -> tuple[Any, ...]:
     """Return the number of lines left out of a block, what is misread, the persons, and whose
     rows they are."""
     persons: Persons = ([], 0) if limit is None else limit.persons(frame)
-    whose = (Identity.of(frame, signs),) if signs else ()
-    return int(frame.attrs.get(LEFT_OUT, 0)), misread(frame, types, names), persons, *whose
+    identity = (Identity.of(frame, *whose),) if whose else ()
+    return int(frame.attrs.get(LEFT_OUT, 0)), misread(frame, types, names), persons, *identity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -59,7 +59,7 @@ class Statistic:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TableOne:
-    """A Table 1; ``str`` prints it. See :func:`bdpvi.describe`.
+    """A Table 1; ``str`` prints it, notebooks show it. See :func:`bdpvi.describe`.
 
     Attributes:
         statistics: all numbers.
@@ -68,10 +68,10 @@ class TableOne:
         counts: the noisy counts behind them; ``counts.save(path)`` writes these.
     """
 
-    statistics: tuple[Statistic, ...]
+    statistics: tuple[Statistic, ...] = field(repr=False)
     groups: tuple[str, ...]
     level: float
-    counts: Synthetic
+    counts: Synthetic = field(repr=False)
 
     @property
     def receipt(self) -> TableReceipt:
@@ -85,6 +85,8 @@ class TableOne:
     def to_html(self) -> str:
         """Return the table as HTML, with text escaped."""
         return visible(f"{self._layout().to_html(border=0)}\n<p>{self._about}</p>\n")
+
+    _repr_html_ = to_html
 
     def __str__(self) -> str:
         return f"{self._layout().to_string()}\n{self._about}"

@@ -160,7 +160,8 @@ def _read(work: Work, table: Any, keyed: bool) -> tuple[Work, Identity | bool]:
     asked = replace(asked, name=asked.name or "data")
     identity: Identity | bool = False
     if keyed:
-        identity = Identity.of(with_text_names(table), file.signs[:2])
+        unit = work.people.unit
+        identity = Identity.of(with_text_names(table), file.signs[:2], unit if unit != ROW else "")
     if work.people.unit == ROW:
         persons.warn_of_repeats(table, ROW, 5)
     return _of_persons(replace(work, frame=table, asked=asked)), identity

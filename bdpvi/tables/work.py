@@ -374,5 +374,5 @@ def _facts(
         labels = dict(sorted(counts.items(), key=lambda one: one[::-1], reverse=True)[:_SHOWN])
     odd = int(whole.attrs.get(LEFT_OUT, 0))
     clamped = beyond(rows.y, asked.model)
-    whose = Identity.of(whole, signs) if signs else None
+    whose = Identity.of(whole, signs, "" if limit is None else limit.unit) if signs else None
     return len(rows), left_out, odd, labels, clamped, persons, whose

@@ -192,34 +192,6 @@ def test_means_have_the_law() -> None:
         )
 
 
-@given(
-    st.lists(st.integers(-3, 40), min_size=1, max_size=60),
-    st.floats(1.0, 30.0),
-    st.booleans(),
-    st.integers(0, 9),
-)
-def test_ranks_near_the_middle_decide_as_all_do(
-    values: list[int], distance: float, positive: bool, seed: int
-) -> None:
-    """Most of many ranks are left out; those that are left have the same law, to the bit."""
-    numbers = np.repeat(np.array(values, dtype=np.float64), 9)
-    ranks = exact.keys(np.abs(numbers) if positive else numbers)
-    few, every = exact.Tally.near_middle(ranks, distance), exact.Tally.of(ranks)
-    assert (few.number, few.below) == (len(ranks), int((ranks < few.ranks[0]).sum()))
-    each = [exact.candidates(one, positive=positive) for one in (few, every)]
-    places = [np.abs(2 * one.ends - one.number) for one in (few, every)]
-    reach = exact._reach(exact.falloff(distance))
-    laws = []
-    for (edges, width), place in zip(each, places, strict=True):
-        there = width > 0
-        there[there] = place[there] - place[there].min() <= reach
-        laws.append((edges[:-1][there].tolist(), width[there].tolist(), place[there].tolist()))
-    assert laws[0] == laws[1]
-    key = Key.of_seed(seed)
-    both = [exact.median_of(one, distance, key, positive=positive) for one in (few, every)]
-    assert both[0] == both[1]
-
-
 def test_equal_keys_draw_equally_and_a_row_changes_nothing_else() -> None:
     values, key = np.arange(50.0), Key.of_seed(1)
     assert median(values, 0.5, key) == median(values[::-1].copy(), 0.5, key)

@@ -224,6 +224,23 @@ def test_places_of_rows_name_nobody() -> None:
     assert table(names, 1).shares(table(names[::-1].astype(str), 2))
 
 
+def test_persons_of_several_rows_are_known_by_their_names_alone() -> None:
+    random = np.random.default_rng(0)
+
+    def visits(persons: NDArray[Any], unit: str = "person") -> Sealed:
+        frame = pd.DataFrame({"person": np.repeat(persons, 3), "x": random.normal(size=600)})
+        return Identity.of(frame, unit=unit).sealed(KEY)
+
+    names = random.permutation(10**6)[:400]
+    first = visits(names[:200])
+    assert first.shares(visits(names[20:220]))
+    assert first.shares(visits(names[:200].astype(str)))
+    assert not first.shares(visits(names[150:350]))
+    assert not first.shares(visits(names[200:]))
+    assert not first.shares(visits(names[:200], unit=""))  # whose the numbers are is not said
+    assert not visits(np.arange(200)).shares(visits(np.arange(200)))  # places, as above
+
+
 def test_a_table_of_nobody_is_no_table() -> None:
     assert not Identity.of(FRAME[:0]).sealed(KEY).equals(Identity.of(FRAME[:0]).sealed(KEY))
 

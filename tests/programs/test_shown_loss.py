@@ -19,7 +19,7 @@ from pyro.infer import JitTrace_ELBO, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 from pyro.optim import SGD, Adam
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from bdpvi import Ledger, PrivacyUtilityWarning, PrivateSVI
 from bdpvi.noise.keys import Key
@@ -206,12 +206,18 @@ def test_copies_are_understood_and_loaders_are_told_at_once() -> None:
     svi = made()
     svi.step(x, y)
     svi.step(x.clone(), y.clone())
-    assert svi.steps == 2
+    for again in (TensorDataset(x, y), TensorDataset(x.clone(), y.clone())):
+        svi.step(DataLoader(again, batch_size=50).dataset)
+    assert svi.steps == 4
+    with pytest.raises(ValueError, match="other records than in the first call"):
+        svi.step(TensorDataset(x + 1, y))
+    with pytest.raises(ValueError, match="by one object if they are read by index"):
+        svi.step(Subset(TensorDataset(x, y), range(len(x))))
     pyro.clear_param_store()
     svi = made()
     batches = iter(loader)
     svi.step(*next(batches))
-    with pytest.raises(ValueError, match="hand over all records in every step, not the batches"):
+    with pytest.raises(ValueError, match="and not the batches of a DataLoader"):
         svi.step(*next(batches))
     assert svi.steps == 1
 

@@ -206,7 +206,8 @@ def test_release_has_the_factor_and_its_receipt_says_it() -> None:
     minimum = perturbed_minima(one, data.x, data.y, key)[0]
     factor, more = calibration_of(one, minimum)
     said = f"Weights, but the intercept's, were multiplied by {factor:g} after noise was added"
-    assert drawn.words == said
+    assert more != 0
+    assert drawn.words == f"{said}. The intercept was moved by {more:g} after noise was added"
     w = drawn.latents["w"][0]
     assert torch.equal(w[:-1], (factor * minimum[:-1]).to(w))
     assert w[-1] == minimum[-1] + more

@@ -333,6 +333,8 @@ def test_every_statistic_of_a_small_table() -> None:
     assert (found.low <= found.value).all()
     assert (found.value <= found.high).all()
     text, html = str(made), made.to_html()
+    assert made._repr_html_() == html
+    assert "Statistic(" not in repr(made)
     assert "weight mean" in " ".join(text.split())
     assert "not listed" not in text
     assert "95 % intervals in brackets" in text

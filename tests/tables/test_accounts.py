@@ -24,6 +24,7 @@ from bdpvi.privacy import accounts
 from bdpvi.privacy.accounts import account, beside
 from bdpvi.privacy.entry import Entry
 from bdpvi.releases.persons import OTHER_PEOPLE
+from bdpvi.tables import Unit
 
 ASKED: dict[str, Any] = {
     "target": "sick",
@@ -144,6 +145,40 @@ def test_a_row_more_opens_no_account(data: Path) -> None:
     assert told is not None
     assert f"people: {OTHER_PEOPLE}" in told
     assert ledgers(data) == ["p.csv.ledger.jsonl", "q.csv.ledger.jsonl"]
+
+
+@pytest.mark.parametrize("door", ["file", "blocks", "synthesize", "command"])
+def test_later_rows_of_the_same_persons_open_no_account(
+    door: str, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random = np.random.default_rng(1)
+    persons = np.repeat(random.permutation(10**6)[:600], 2)
+
+    def year(persons: Any) -> pd.DataFrame:
+        age = random.normal(50, 12, len(persons))
+        sick = random.choice(["yes", "no"], len(persons))
+        return pd.DataFrame({"person": persons, "age": age, "sick": sick})
+
+    account(data / "first.csv", Identity.of(year(persons), unit="person")).charge(
+        Entry(kind="release")
+    )
+    for at, some in enumerate((persons[:400], persons[400:800])):
+        later = data / "later" / f"{at}.csv"
+        later.parent.mkdir(exist_ok=True)
+        year(some).to_csv(later, index=False)
+    unit = Unit("person", rows=2)
+    if door == "command":
+        given = ("--unit", "person", "--rows-per-unit", 2, "--epsilon", 1, "--out", data / "out")
+        assert run("synthesize", "--data", later, *given, "--quiet", "--no-report") == 2
+        assert f"{HAS_NONE}, {data}/first.csv.ledger.jsonl" in capsys.readouterr().err
+    elif door == "synthesize":
+        with pytest.raises(ValueError, match=f"{HAS_NONE}, .*first.csv.ledger.jsonl"):
+            bdpvi.synthesize(later, epsilon=1.0, unit=unit)
+    else:
+        table = later.parent if door == "blocks" else later
+        with pytest.raises(ValueError, match=f"{HAS_NONE}, .*first.csv.ledger.jsonl"):
+            bdpvi.private(table, target="sick", positive="yes", epsilon=1.0, unit=unit)
+    assert ledgers(data) == ["first.csv.ledger.jsonl"]
 
 
 def test_a_given_ledger_is_taken_and_the_owner_told_once(data: Path) -> None:
