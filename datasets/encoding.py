@@ -36,13 +36,14 @@ from bdpvi.datasets.columns import (
     words_of_counts,
 )
 from bdpvi.datasets.columns import with_text_names as with_text_names
-from bdpvi.datasets.feature_rows import FeatureRows
 from bdpvi.datasets.origin import Origin
 from bdpvi.datasets.terms import Features, Term, check_terms, joined, of_columns, references_of
 from bdpvi.datasets.types import ColumnType
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from bdpvi.datasets.feature_rows import FeatureRows
 
 UNKNOWN = ("refuse", "base", "other")
 OTHER, MISSING = "other", "missing"
@@ -373,6 +374,8 @@ class Encoding:
 
     def rows_of(self, table: Columns) -> FeatureRows:
         """Return what :meth:`whole` does, made when it is asked for; the same errors."""
+        from bdpvi.datasets.feature_rows import FeatureRows  # late: a release may have no rows
+
         if absent := self._absent(table):
             raise ValueError(f"the table has no column {some(absent)}")
         return FeatureRows(self.columns, self.blocks, table)
