@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 UNKNOWN = ("refuse", "base", "other")
 OTHER, MISSING = "other", "missing"
-
-
 MEASURED = "Computed from the rows of the data; treated as public."
 """Source of constants computed from the table itself."""
 _BASE = "unknown='base' (--unknown base) would make its features 0"
@@ -374,7 +372,7 @@ class Encoding:
 
     def rows_of(self, table: Columns) -> FeatureRows:
         """Return what :meth:`whole` does, made when it is asked for; the same errors."""
-        from bdpvi.datasets.feature_rows import FeatureRows  # late: a release may have no rows
+        from bdpvi.datasets.feature_rows import FeatureRows  # late: releases come without rows
 
         if absent := self._absent(table):
             raise ValueError(f"the table has no column {some(absent)}")
