@@ -29,13 +29,13 @@ class Promotion(TorchFunctionMode):
     """
 
     def __enter__(self) -> Self:
-        self._hook = register_module_forward_pre_hook(_in_own_type)
-        super().__enter__()
+        self._hook = register_module_forward_pre_hook(_in_own_type)  # type: ignore[arg-type]
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._hook.remove()
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
