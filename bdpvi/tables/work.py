@@ -35,7 +35,15 @@ from bdpvi.releases.publishing import Places
 from bdpvi.releases.route import Allowance
 from bdpvi.releases.table_file import TableFile
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables.encoded import UNWEIGHTED, WITHOUT, encode, encoded_of, rows_of, usable
+from bdpvi.tables.encoded import (
+    UNWEIGHTED,
+    WITHOUT,
+    encode,
+    encoded_of,
+    features_of,
+    rows_of,
+    usable,
+)
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.request import Machine, Request
 from bdpvi.tables.rows import Encoded, Rows
@@ -190,6 +198,10 @@ class Work:
             "preprocessing": self._noting(encoding),
             "people": self.people,
         }
+        if self.rows.in_memory and getattr(setup(asked).route, "reads_once", False):
+            held: Any = Held(features_of(self.rows.first(), encoded.encoding))
+            number = len(held.part[0])
+            return BlockData(held, number, weighted=len(held.part) > 2, **facts), encoded
         parts = self.rows.map(encoded_of, encoded.encoding)
         if parts.in_memory:
             x, y, *weights = parts.first()
