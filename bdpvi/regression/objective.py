@@ -67,6 +67,8 @@ class ObjectivePerturbation:
     """
 
     weighs: ClassVar[bool] = True
+    reads_once: ClassVar[bool] = True
+    """Its passes are over rows of its own, so features need not be kept in memory beside them."""
 
     rows: float | None = None
     sources: float | None = None
