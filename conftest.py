@@ -7,6 +7,7 @@ import hashlib
 import os
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -96,6 +97,20 @@ def pytest_collection_finish() -> None:
     """Let no search for garbage go through what was imported and collected."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the seconds of each room, if durations are asked for; make durations does."""
+    if config.option.durations is None:
+        return
+    found: Counter[str] = Counter()
+    reports = {id(one): one for some in terminalreporter.stats.values() for one in some}
+    for one in reports.values():
+        path = str(getattr(one, "nodeid", "")).partition("::")[0].split("/")
+        found["/".join(path[:2])] += getattr(one, "duration", 0.0)
+    terminalreporter.section("seconds by room")
+    for room, seconds in found.most_common():
+        terminalreporter.write_line(f"{seconds:8.1f}  {room}")
 
 
 @contextmanager

@@ -174,8 +174,8 @@ def wide(seeds: int) -> None:
                 changed = 0
                 for seed, (t, m) in enumerate(zip(tables, most, strict=True)):
                     minimum = perturbed_minima(settings, t.x, t.y, Key.of_seed(seed))[0]
-                    better, factor = improved(settings, minimum)
-                    changed += factor is None
+                    better, change = improved(settings, minimum)
+                    changed += change is None
                     for found, w in ((before, minimum), (after, better)):
                         found.append(gain(predicted(settings, w, t.fresh), t.chance) / m)
                 print(

@@ -15,7 +15,8 @@ PUBLISHED_SMALL = {"abalone": (0.76, 0.5, 0.61), "adult": (0.81, 0.16, 0.2)}
 ABOUT_STATUS = """## What of the papers was redone
 
 *Redone* means computed anew here, whatever came out. *Not at hand* means that we could not read the
-part itself, only what is said of it elsewhere, so that nothing is said of its numbers. *Curves* are
+part itself, so that nothing is said of its numbers; of what Tables 3.1, 3.3, 4.1 and 4.3 are about
+we know what the abstracts of chapters 3 and 4's papers say of their experiments. *Curves* are
 what `python benchmarks/paper_curves.py` printed ([output](paper-curves.txt)); a study's command is
 `PYTHONPATH=benchmarks python -m studies NAME`.
 
@@ -37,6 +38,8 @@ STATUS = (
     ("accuracy against ε, Abalone and Adult", "redone", "below, as Figures 9 and 10"),
     ("supplement: histograms of pair distances", "redone on digits",
      "[leakage check](studies/networks.md#the-leakage-check)"),
+    ("Figure 5, further ones of the supplement", "not at hand",
+     "what they show may be among the rows above"),
     ("**Its first version, Improved Accounting, arXiv 1901.09697v1**", "", ""),
     ("Table 1: 2.18, 1.62, 0.95; 7.6, 4.54, 0.11; 2.90, 2.70, 0.08",
      "redone for Abalone and Adult", "below; its middle numbers are by an accountant that "
@@ -92,6 +95,7 @@ STATUS = (
     ("Figures 7.2, 7.4, 7.5", "not redone",
      "not at hand; the chapter is about images of a WGAN, whose noise has "
      "[no ε that holds](studies/generative.md)"),
+    ("**Figures of the thesis that are not named here**", "not at hand", "—"),
     ("**Jälkö, Dikmen and Honkela, UAI 2017**", "", ""),
     ("logistic regression on Abalone and Adult", "redone", "below, with their settings"),
     ("mixture of Gaussians", "in kind", "a mixture as an [example](examples/mixture.md) of DPVI"),

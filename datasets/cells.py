@@ -143,7 +143,7 @@ def read_array(
     chosen, result = type or _ANY, None
     if chosen.kind in ("number", "integer", ANY):
         if types.is_integer(array.type) or str(array.type) in ("float", "double"):
-            numbers = np.array(array.to_numpy(zero_copy_only=False), dtype=np.float64)
+            numbers = np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.float64)
             result = _of_numbers(numbers, array, chosen)
         elif _is_text(array.type) and not (declared or chosen.symbol):
             result = _of_texts(array, chosen)
@@ -263,7 +263,7 @@ def _of_numbers(numbers: NDArray[np.float64], source: Any, chosen: CellType) -> 
     if codes or odd.any():  # so is NaN
         status = np.where(np.isnan(numbers), BLANK, np.where(odd, UNFIT, OK)).astype(np.uint8)
         status[np.isin(numbers, codes)] = BLANK
-        numbers[status != OK] = np.nan
+        numbers = np.where(status == OK, numbers, np.nan)  # the given ones may be the owner's
     return Cells(numbers, status=status, source=source)
 
 
@@ -280,7 +280,7 @@ def _of_texts(array: Any, chosen: CellType) -> Cells | None:
     result = _of_numbers(numbers, array, chosen)
     if result is not None and len(rest):
         others = _one_by_one(array.take(rest), chosen)
-        status = result.status.copy()
+        numbers, status = result.numbers, result.status.copy()
         numbers[rest], status[rest] = others.numbers, others.status
         return Cells(numbers, status=status, source=array)
     return result

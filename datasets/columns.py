@@ -147,9 +147,15 @@ class Numeric:
 
     def encode_cells(self, cells: Cells) -> Floats:
         """Return the features, (N, 2): the number or 0, and whether it is missing."""
+        made = np.empty((2, len(cells)))  # column by column, as features are computed
         with np.errstate(over="ignore"):
-            features = np.clip((cells.numbers - self.mean) / self.sd, -FARTHEST, FARTHEST)
-        return np.column_stack([np.nan_to_num(features), np.isnan(features)])
+            np.subtract(cells.numbers, self.mean, out=made[0])
+            made[0] /= self.sd
+        np.clip(made[0], -FARTHEST, FARTHEST, out=made[0])
+        if (missing := np.isnan(made[0])).any():
+            made[0, missing] = 0.0
+        made[1] = missing
+        return made.T
 
 
 @dataclass(frozen=True)

@@ -43,15 +43,14 @@ from bdpvi.datasets.types import ColumnType
 if TYPE_CHECKING:
     import pandas as pd
 
+    from bdpvi.datasets.feature_rows import FeatureRows
+
 UNKNOWN = ("refuse", "base", "other")
 OTHER, MISSING = "other", "missing"
-
-
 MEASURED = "Computed from the rows of the data; treated as public."
 """Source of constants computed from the table itself."""
 _BASE = "unknown='base' (--unknown base) would make its features 0"
 _PURCHASE = re.compile("[0-9a-f]{64}")
-_ROWS = 1 << 13  # that are encoded at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -365,19 +364,19 @@ class Encoding:
         Raises:
             ValueError: naming missing columns.
         """
+        rows = self.rows_of(table)
+        made = torch.empty(len(rows), len(self.feature_names), dtype=torch.float64)
+        for few in rows.slices():
+            made[few] = rows[few]
+        return made
+
+    def rows_of(self, table: Columns) -> FeatureRows:
+        """Return what :meth:`whole` does, made when it is asked for; the same errors."""
+        from bdpvi.datasets.feature_rows import FeatureRows  # late: releases come without rows
+
         if absent := self._absent(table):
             raise ValueError(f"the table has no column {some(absent)}")
-        size = max((len(table[column.name]) for column in self.columns), default=0)
-        made = np.empty((size, len(self.feature_names)))
-        names = {c.name: c.encode_cells(table[c.name]) for c in self.columns if not c.scaled}
-        for start in range(0, size, _ROWS):
-            rows = slice(start, start + _ROWS)
-            parts = {name: found[rows] for name, found in names.items()}  # read once
-            for column in self.columns:
-                if column.scaled:
-                    parts[column.name] = column.encode_cells(table[column.name].select(rows))
-            made[rows] = joined(self.blocks, parts, self.columns)
-        return torch.from_numpy(made)
+        return FeatureRows(self.columns, self.blocks, table)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the encoding in plain JSON types."""

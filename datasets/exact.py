@@ -18,6 +18,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import LAW, WORDS, of_words
 
 Floats = NDArray[np.float64]
+Ranks = NDArray[np.int32] | NDArray[np.int64]
 PRICE = 1.59576
 """c/μ for a quantile of distance μ; see :func:`median_of`."""
 ATOM = 2**36
@@ -36,15 +37,16 @@ _DROPPED = 220
 2³⁷ numbers each, so their total share is below 2⁻¹⁴⁰."""
 
 
-def keys(values: Floats) -> NDArray[np.int64]:
+def keys(values: Floats) -> NDArray[np.int32]:
     """Return the rank of each number among all finite float32 numbers; 0 has rank 0.
 
     >>> keys(np.array([-1e300, 0.0, 1.0])).tolist()
     [-2139095039, 0, 1065353216]
     """
-    near = np.clip(values, -3.4028234e38, 3.4028234e38).astype(np.float32)
-    bits = near.view(np.int32).astype(np.int64)
-    return np.where(bits >= 0, bits, -(bits & 0x7FFFFFFF))
+    with np.errstate(over="ignore"):
+        bits = values.astype(np.float32).view(np.int32)
+    ranks = np.where(bits >= 0, bits, -(bits & 0x7FFFFFFF))
+    return np.clip(ranks, -_HIGHEST, _HIGHEST, out=ranks)
 
 
 def value_at(place: int) -> float:
@@ -75,7 +77,7 @@ class Tally:
     once: int
 
     @classmethod
-    def of(cls, ranks: NDArray[np.int64], window: tuple[int, int] | None = None) -> Tally:
+    def of(cls, ranks: Ranks, window: tuple[int, int] | None = None) -> Tally:
         """Return the tally of ranks in a window, by default of all; the others are only counted.
 
         >>> tally = Tally.of(np.array([5, 3, 5, 9]), (4, 8))
@@ -84,10 +86,23 @@ class Tally:
         """
         inside, below = ranks, 0
         if window is not None:
-            below = int((ranks < window[0]).sum())
+            below = int(np.count_nonzero(ranks < window[0]))
             inside = ranks[(ranks >= window[0]) & (ranks <= window[1])]
-        distinct, counts = np.unique(inside, return_counts=True)
+        found, counts = np.unique(inside, return_counts=True)
+        distinct = found.astype(np.int64)
         return cls(distinct, counts.astype(np.int64), below, len(ranks), len(distinct))
+
+    @classmethod
+    def of_coarse(cls, ranks: Ranks) -> Tally:
+        """Return the tally of the cells of 2¹⁶ ranks in which ranks lie: it is small.
+
+        >>> Tally.of_coarse(np.array([-1, 1, 70_000])).ranks.tolist()
+        [-1, 0, 1]
+        """
+        least = -_HIGHEST - 1 >> COARSE
+        counts = np.bincount((ranks >> COARSE) - least)
+        there = np.flatnonzero(counts)
+        return cls(there + least, counts[there], 0, len(ranks), len(there))
 
     def __add__(self, other: Tally) -> Tally:
         both = Tally(
@@ -116,9 +131,9 @@ class Tally:
     def window(self, distance: float) -> tuple[int, int]:
         """Return the first and the last rank that a median of this distance can depend on.
 
-        The tally is of :func:`coarse` ranks. Candidates whose place in order is farther from the
-        middle than the nearest end of a coarse cell by more than the reach of :func:`median_of`
-        have no chance.
+        The tally is one :meth:`of_coarse` ranks. Candidates whose place in order is farther from
+        the middle than the nearest end of a coarse cell by more than the reach of
+        :func:`median_of` have no chance.
         """
         cells = self.merged()
         ends = cells.ends
@@ -129,11 +144,6 @@ class Tally:
         if not len(kept):
             return 0, 0
         return int(kept[0]) << COARSE, ((int(kept[-1]) + 1) << COARSE) - 1
-
-
-def coarse(ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the cells of 2¹⁶ ranks in which ranks lie: a tally of them is small."""
-    return ranks >> COARSE
 
 
 def candidates(tally: Tally, *, positive: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -259,7 +269,8 @@ def part_sums(values: Floats, reach: float) -> NDArray[np.int64]:
     """
     units = np.rint(np.clip(values, -reach, reach) * _UNITS).astype(np.int64)
     half = round(reach / 2 * _UNITS)
-    return np.array([units[units > 0].sum(), -units[units < 0].sum(), len(units) * half])
+    above, below = np.maximum(units, 0).sum(), -np.minimum(units, 0).sum()
+    return np.array([above, below, len(units) * half])
 
 
 def means_deviation(reach: float, distance: float) -> float:

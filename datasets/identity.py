@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from bdpvi.datasets.cells import array_of, coded, numbers_of
 from bdpvi.datasets.digests import Bits, of_texts
@@ -344,5 +343,7 @@ def chance(pairs: NDArray[np.float64]) -> float:
     For independent samples of one size from one population, sum (a - b)^2 / (a + b) over m kinds of
     rows is nearly chi-squared with m degrees of freedom (Pearson 1900).
     """
+    from scipy.special import gammainc  # takes a while to load
+
     distance = ((pairs[:, 0] - pairs[:, 1]) ** 2 / pairs.sum(1)).sum()
-    return float(special.gammainc(len(pairs) / 2, distance / 2))
+    return float(gammainc(len(pairs) / 2, distance / 2))

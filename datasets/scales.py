@@ -1,6 +1,6 @@
 """Private centres and scales of numeric columns, by passes over the records.
 
-Of a table in blocks a median needs two passes: how many numbers lie in coarse cells, and the
+A median needs two passes: how many numbers lie in coarse cells, and the
 numbers near the middle (:class:`bdpvi.datasets.exact.Tally`).
 """
 
@@ -76,9 +76,9 @@ def _medians(
 ) -> dict[str, float]:
     """Return a private median of each column, for the cost μ each; ``nonzero``: without zeros."""
     tallies: Iterable[dict[str, exact.Tally]]
-    if table.in_memory:  # column by column: of each the ranks of all numbers are in memory
+    if table.in_memory:  # column by column, so that the ranks of one are in memory
         each = ({name: centre} for name, centre in centres.items())
-        tallies = (table.sum(_tallies, one, nonzero, {}) for one in each)
+        tallies = (table.sum(_tallies, one, nonzero, distance) for one in each)
     else:
         rough = table.sum(_tallies, centres, nonzero, None) if centres else {}
         windows = {name: one.window(distance) for name, one in rough.items()}
@@ -96,9 +96,12 @@ def _tallies(
     table: Columns,
     centres: Centres,
     nonzero: bool,
-    windows: Mapping[str, tuple[int, int]] | None,
+    windows: Mapping[str, tuple[int, int]] | float | None,
 ) -> dict[str, exact.Tally]:
-    """Return the tally of each column's ranks in its window; without windows of coarse ranks."""
+    """Return the tally of each column's ranks in its window; without windows of coarse ranks.
+
+    All the numbers have a window by themselves, by the distance of a median.
+    """
     result = {}
     for name, centre in centres.items():
         values = _numbers(table[name])
@@ -106,9 +109,12 @@ def _tallies(
             values = np.abs(values - centre)
         ranks = exact.keys(values[values != 0] if nonzero else values)
         if windows is None:
-            result[name] = exact.Tally.of(exact.coarse(ranks))
+            result[name] = exact.Tally.of_coarse(ranks)
+        elif isinstance(windows, float):
+            window = exact.Tally.of_coarse(ranks).window(windows)
+            result[name] = exact.Tally.of(ranks, window)
         else:
-            result[name] = exact.Tally.of(ranks, windows.get(name))
+            result[name] = exact.Tally.of(ranks, windows[name])
     return result
 
 
@@ -124,4 +130,5 @@ def _part_sums(
 
 
 def _numbers(cells: Cells) -> exact.Floats:
-    return np.asarray(cells.numbers[np.isfinite(cells.numbers)])
+    there = np.isfinite(cells.numbers)
+    return np.asarray(cells.numbers if there.all() else cells.numbers[there])

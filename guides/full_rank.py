@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -31,7 +32,7 @@ class FullRank(GaussianGuide):
 
     def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
         """Return the Gaussian with ``loc`` (..., d) and ``scale_tril`` (..., d, d)."""
-        return dist.MultivariateNormal(parameters["loc"], scale_tril=parameters["scale_tril"])  # type: ignore[no-any-return]
+        return FactoredNormal(parameters["loc"], parameters["scale_tril"])
 
     def widened(self, parameters: Mapping[str, Tensor]) -> Distribution:
         """Return the Gaussian whose Cholesky factor is that of Σ + ridge·Σ²."""
@@ -52,6 +53,21 @@ class FullRank(GaussianGuide):
             return {"loc": gradient, "scale_tril": outer}
 
         return torch.addcmul(free["loc"], scale, noise).add_(strict), pullback
+
+
+class FactoredNormal(dist.MultivariateNormal):  # type: ignore[misc]
+    """The multivariate normal by a location (..., d) and a factor (..., d, d) of one batch shape.
+
+    torch's own would ask :func:`torch.broadcast_shapes`, which loads sympy: half a second.
+    """
+
+    def __init__(self, loc: Tensor, scale_tril: Tensor) -> None:
+        self.loc, self.scale_tril, self._unbroadcasted_scale_tril = loc, scale_tril, scale_tril
+        Distribution.__init__(self, loc.shape[:-1], loc.shape[-1:])
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+        """Return the normal with another batch shape."""
+        return super().expand(batch_shape, _instance or type(self).__new__(type(self)))
 
 
 def widened_factor(factor: Tensor, ridge: float) -> Tensor:

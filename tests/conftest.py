@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import pyro
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from in_blocks import SECRET
 from simulated import logistic_data
 
 from bdpvi import Dataset
 from bdpvi.privacy import accounts
 from bdpvi.privacy.conceivable import Influence
+from bdpvi.releases.transaction import Transaction
 
 # A busy machine is slow, which is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -35,6 +38,29 @@ def _clean() -> Iterator[None]:
     accounts._used.clear()
     assert torch.get_num_threads() == threads
     assert not dict(pyro.get_param_store().items()), "a call left parameters in Pyro's store"
+
+
+@pytest.fixture
+def fresh_store() -> Iterator[None]:
+    """Draw the same numbers in every run; parameters of a test end with it."""
+    torch.manual_seed(0)
+    yield
+    pyro.clear_param_store()
+
+
+@pytest.fixture
+def in_double(fresh_store: None) -> Iterator[None]:
+    """Make new tensors have double precision."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def known_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all keys of works follow from a known one."""
+    monkeypatch.setattr(Transaction, "_key", lambda work, _, one: SECRET.child(one.purpose))
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "0f" * size)
 
 
 @pytest.fixture(scope="session")

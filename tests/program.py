@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("bdpvi", "datasets", "guides")
@@ -58,6 +59,17 @@ def commands() -> dict[str, Any]:
 
     add("", typer.main.get_command(app))
     return result
+
+
+def run(*arguments: object) -> str:
+    """Run a command in this process; return what it prints, and raise what it raises."""
+    from bdpvi.cli import app
+
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?!\w)")

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import BudgetExceededError
-from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.bayesian.pricing import (
     bounded,
@@ -29,6 +28,9 @@ from bdpvi.privacy.cost import Bound, Cost, Kind
 from bdpvi.privacy.entry import Charge
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.left import SPENT
+
+if TYPE_CHECKING:
+    from bdpvi.bayesian.fit import Fit
 
 BAYESIAN = Kind.BAYESIAN.value
 GROUP = Kind.GROUP.value

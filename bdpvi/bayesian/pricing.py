@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.answer import nothing
@@ -15,13 +16,10 @@ from bdpvi.bayesian.accounting.record_losses import RecordLosses, losses_of_fit
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.table import TableCost
 from bdpvi.bayesian.accounting.table import total as of_table
-from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
 from bdpvi.bayesian.optimum.influence import of_any_table as of_any_optimum
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.guides.full_rank import FullRank
-from bdpvi.guides.laplace import Laplace
 from bdpvi.models.family import weighing
 from bdpvi.models.kinds import Known
 from bdpvi.privacy.conceivable import Influence
@@ -33,6 +31,9 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.membership import Membership
 from bdpvi.privacy.mode_draws import ModeDraws
 from bdpvi.releases.basis import assumptions_of
+
+if TYPE_CHECKING:
+    from bdpvi.bayesian.fit import Fit
 
 
 def usual_kind(fit: Fit) -> Kind:
@@ -251,6 +252,8 @@ def of_any(fit: Fit) -> Influence | None:
     It does for proven modes and optima, which have an influence in each panel, and units of one
     row. A bound for removed records is required too, so that panels have one for every table.
     """
+    from bdpvi.guides import FullRank, Laplace  # late: they load Pyro
+
     model, known = weighing(fit.model), [panel.influence for panel in fit.panels]
     full = isinstance(fit.guide, FullRank)  # Laplace is one
     if model is None or fit.ledger.rows_per_unit > 1 or not full:

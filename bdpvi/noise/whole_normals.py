@@ -116,9 +116,10 @@ class NormalTable:
     def __init__(self, law: Law) -> None:
         self._borders, self.cut = law.borders(), law.cut
         self.high = np.array([border >> 64 for border in self._borders], dtype=np.uint64)
-        ends = [at << 112 for at in range((1 << 16) + 1)]
-        first = np.array([self._index(end) for end in ends[:-1]])
-        last = np.array([self._index(end - 1) for end in ends[1:]])
+        short, every = np.array([border >> 112 for border in self._borders]), np.arange(1 << 16)
+        exact = [border >> 112 for border in self._borders if not border & ((1 << 112) - 1)]
+        first = np.searchsorted(short, every) + np.bincount(exact, minlength=1 << 16) - 1
+        last = np.searchsorted(short, every, "right") - 1
         self.guide = np.where(first == last, first - law.cut, OPEN).astype(np.int16)
         self._first = first.astype(np.int32)
         self._one = last - first == 1

@@ -7,10 +7,10 @@ from functools import cache
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from bdpvi._ground import validate
+from bdpvi.privacy.solve import brent
 
 GAUSSIAN = "Gaussian DP"
 """Name of the method in reports."""
@@ -77,4 +77,4 @@ def largest_variance(epsilon: float, delta: float) -> float:
         v = torch.tensor([math.exp(log_variance)], dtype=torch.float64)
         return math.log(max(float(equal_covariance(v, epsilon)), 5e-324) / delta)
 
-    return math.exp(float(brentq(excess, -60.0, 10.0, xtol=1e-12)))
+    return math.exp(brent(excess, -60.0, 10.0, xtol=1e-12))

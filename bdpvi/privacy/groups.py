@@ -9,13 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import brentq
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.privacy.cost import Bound, Kind
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee
+from bdpvi.privacy.solve import brent
 from bdpvi.privacy.worst_case import deltas
 from bdpvi.privacy.worst_case import epsilon as worst_case
 
@@ -158,7 +158,7 @@ def row_by_row(events: Sequence[Event], size: int, delta: float) -> Bound | None
         if math.isinf(above) or low < -LARGEST:
             return None
         high, low = low, low - 1.25 * above - 1e-3
-    at = low if low == high else float(brentq(excess, low, high, xtol=_PRECISION))
+    at = low if low == high else brent(excess, low, high, xtol=_PRECISION)
     while excess(at) > 0:
         at -= _PRECISION
     found = worst_case(others, math.exp(at))

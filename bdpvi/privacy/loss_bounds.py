@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.optimize import isotonic_regression
 
 Array = NDArray[np.float64]
 Deltas = Callable[[Array], Array]
@@ -51,6 +50,8 @@ class LatticeLoss:
         >>> bound.masses.round(12).tolist(), bound.infinite
         ([0.0, 0.0, 1.0, 0.0, 0.0], 0.0)
         """
+        from scipy.optimize import isotonic_regression  # takes a while to load
+
         count = min(math.ceil(max(last - least, 0.0) / step), MOST) + 1
         delta = deltas(np.asarray(least + step * np.arange(count), dtype=np.float64))
         delta = np.minimum.accumulate(delta)

@@ -23,13 +23,12 @@ from functools import lru_cache, partial, reduce
 from typing import ClassVar
 
 import numpy as np
-from scipy.optimize import brentq
 
 from bdpvi._ground import validate
 from bdpvi.privacy.event import PERTURBED, Event
 from bdpvi.privacy.loss_bounds import Deltas, LatticeLoss
 from bdpvi.privacy.perturbed_loss import MinimumLoss, gaussian_delta
-from bdpvi.privacy.solve import smallest
+from bdpvi.privacy.solve import brent, smallest
 
 _FINE, _COARSE = 100.0, 40.0
 """Lattice points per standard deviation of a loss, for k = 1 and for k < 1: δ is then too large by
@@ -182,8 +181,8 @@ def epsilon(
             return math.inf
         high = min(2 * high, _HIGHEST)
     # A δ of 1e-300 is next to 0 almost everywhere, and the search halves often.
-    exact = brentq(lambda e: found(e) - delta, 0.0, high, xtol=1e-300, maxiter=2000)
-    return float(exact) * (1 + 1e-11)
+    exact = brent(lambda e: found(e) - delta, 0.0, high, xtol=1e-300, maxiter=2000)
+    return exact * (1 + 1e-11)
 
 
 def calibrate(

@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-
-from scipy.optimize import brentq
+from typing import Any
 
 _RANGE = 700.0
 """Logarithms are clamped to ± this: brentq accepts no infinity."""
 _PRECISION = 1e-12
 """Relative precision of the argument where the function jumps over the accepted range."""
+
+
+def brent(f: Callable[[float], float], low: float, high: float, **options: Any) -> float:
+    """Return a root by Brent's method, as :func:`scipy.optimize.brentq` does."""
+    from scipy.optimize import brentq  # takes a while to load
+
+    return float(brentq(f, low, high, **options))
 
 
 def smallest(
@@ -64,7 +70,7 @@ def smallest(
         below, step = excess(low), 2 * step
     if low == high:
         return math.exp(low)
-    root = float(brentq(excess, low, high, xtol=_PRECISION, rtol=_PRECISION))
+    root = brent(excess, low, high, xtol=_PRECISION, rtol=_PRECISION)
     while falling(math.exp(root)) > target:
         root = min(high, root + 2 * _PRECISION * max(1.0, abs(root)))
     return math.exp(root)
@@ -91,4 +97,4 @@ def root(rising: Callable[[float], float], low: float, high: float) -> float:
     >>> round(root(lambda x: x**2 - 2, 0.0, 2.0), 9)
     1.414213562
     """
-    return float(brentq(rising, low, high, xtol=1e-300, rtol=_PRECISION))
+    return brent(rising, low, high, xtol=1e-300, rtol=_PRECISION)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils.data import TensorDataset
 
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.dataset import BlockData, Data
@@ -52,6 +53,8 @@ class Arguments:
             ValueError: if no argument has rows, the numbers of rows differ, an argument is of a
                 kind that may hide records, or a Dataset has no length or no record.
         """
+        if len(args) == 1 and not kwargs and type(args[0]) is TensorDataset:
+            args = args[0].tensors  # in memory, and the same in a new Dataset
         if len(args) == 1 and not kwargs and by_index(args[0]):
             items = Items.of(args[0])
             return cls.of_source(ByPosition.of_items(items), items.like)
@@ -137,8 +140,9 @@ class Arguments:
             more = "" if counts[0] == counts[1] else f", {counts[1]} and not {counts[0]}"
             raise ValueError(
                 f"step was called with other records than in the first call{more}: hand over all "
-                "records in every step, not the batches of a DataLoader. The Poisson batches, "
-                "which the accounting assumes, are drawn here. Nothing was charged"
+                "records in every step, by one object if they are read by index, and not the "
+                "batches of a DataLoader. The Poisson batches, which the accounting assumes, are "
+                "drawn here. Nothing was charged"
             )
         if all(self.sampled):
             return self

@@ -43,12 +43,14 @@ class TrainedGuide(NamedTuple):
         measured: whether each coordinate's information exceeds the privacy noise, and the posterior
             is narrower than the prior, (d,). The others have the prior's variance.
         settled: whether the steps were enough for the mean to reach the optimum.
+        moved: standard deviation that noise alone gives the mean of one that nothing pulls, or inf.
     """
 
     mean: Tensor
     covariance: Tensor
     measured: Tensor
     settled: bool
+    moved: float
 
 
 class Course:
@@ -174,7 +176,7 @@ class Course:
             share = variance / (variance + walk**2)
             others = centre + share * (mean - centre)
             mean, covariance = replace_others(mean, covariance, measured, others, variance)
-        return TrainedGuide(mean, covariance, measured, settled)
+        return TrainedGuide(mean, covariance, measured, settled, walk)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         """Return the latents' mean and covariance, of draws if the guide is not Gaussian."""

@@ -88,6 +88,11 @@ _BY_LINE = (
 """By the user's own line."""
 _BY_ERROR = (
     (
+        r"dtype|data type|scalar type",
+        "give all tensors one type of numbers: latents have that of their priors' arguments, such "
+        "as dist.Normal(x.new_zeros(2), 1.0), and layers that of .to(x.dtype)",
+    ),
+    (
         r"inplace|in-place|out-of-place|doesn't match the broadcast shape",
         "write it out of place, as torch.where, torch.stack, torch.cat, scatter and index_put do, "
         "not as w[0] = ..., += or scatter_",

@@ -54,19 +54,30 @@ class DPVIPlan:
     units: bool = False
 
     @classmethod
-    def of(cls, settings: Settings, size: int, left: Allowance, units: bool = False) -> DPVIPlan:
-        """Return the settings, if a record's gradient has ``size`` coordinates."""
+    def of(
+        cls,
+        settings: Settings,
+        size: int,
+        left: Allowance,
+        units: bool = False,
+        usual: float | None = None,
+    ) -> DPVIPlan:
+        """Return the settings, if a record's gradient has ``size`` coordinates.
+
+        With ``usual``, a norm of which the gradients of most records are at most twice, C starts
+        there, and stays where noise would hide how many are longer.
+        """
         assert settings.rows is not None
         left = left._replace(rows=1) if units else left
         variance = largest_variance(left.epsilon, left.delta) - left.variance
         batch = settings.batch or max(_BATCH, _PASSES * settings.rows / settings.steps)
         rate = min(1.0, batch / settings.rows)
         distance = math.sqrt(variance) / left.rows  # of one row
-        follows = settings.clip is None
         longer = min(0.5, _LONGER * math.sqrt(size) / (distance * settings.rows))
+        follows = settings.clip is None and (usual is None or longer < 0.5)
         noise = rate * math.sqrt(settings.steps) / distance
         clip = GradientClip(
-            bound=math.sqrt(size) if settings.clip is None else settings.clip,
+            bound=settings.clip or usual or math.sqrt(size),
             longer=longer,
             share=_SHARE * follows,
             pace=_WANDER * _SHARE * rate * settings.rows / noise,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -18,10 +19,12 @@ from bdpvi._ground.checkpoint import sealed, understood, unsealed
 from bdpvi._ground.halving import by_halves
 from bdpvi._ground.host import HOST, drawing, on_host
 from bdpvi._ground.outputs import several
+from bdpvi._ground.promotion import Promotion
 from bdpvi._ground.schema import require_same
 from bdpvi.bayesian.inference.guide import check_steps, check_unused
 from bdpvi.datasets.dataset import BlockData, Dataset, in_arrays
 from bdpvi.datasets.records import People
+from bdpvi.models.misfits import MisfitError
 from bdpvi.models.reachable import check_reach
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.ledger import Ledger
@@ -136,6 +139,7 @@ class PrivateSVI:
         self._descent: Descent | None = None
         self._charged: Steps | None = None
         self._told = False
+        self._rule: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     @on_host
     def step(self, *args: Any, **kwargs: Any) -> float:
@@ -166,7 +170,8 @@ class PrivateSVI:
         """
         descent, charged = self._prepare(args, kwargs)
         charged.take()
-        descent.step(charged.taken - 1)
+        with self._rule():
+            descent.step(charged.taken - 1)
         if not self._told:
             tell_ignored(descent.ignored, 3)
             self._told = bool(descent.ignored)
@@ -181,7 +186,7 @@ class PrivateSVI:
         """
         descent, _ = self._prepare(args, kwargs)
         program = descent.program
-        with drawing(HOST), torch.no_grad():
+        with drawing(HOST), torch.no_grad(), self._rule():
             draw = program.draw()
             each = [
                 float(found.double().sum())
@@ -283,7 +288,16 @@ class PrivateSVI:
         check_unused(self.guide)
         programs = {"model": self.model, "guide": self.guide, "loss": self.loss}
         check_reach(arguments.source.holds, arguments.length, **programs, optim=self.optim)
-        program = read(self.model, self.guide, self.loss, arguments, self.plate)
+        try:
+            program = read(self.model, self.guide, self.loss, arguments, self.plate)
+        except MisfitError:
+            raise
+        except ValueError:
+            with suppress(ValueError), Promotion():  # of which the first says more
+                program = read(self.model, self.guide, self.loss, arguments, self.plate)
+                self._rule = Promotion
+            if self._rule is nullcontext:
+                raise
         rows = arguments.tables if arguments.source.in_memory else ()
         shown = in_arrays(source) or {f"argument {at}": one for at, one in enumerate(rows)}
         mechanism = replace(
@@ -294,7 +308,8 @@ class PrivateSVI:
         )
         of = secrets.token_hex(8)
         descent = Descent(program, self.optim, mechanism, self._clip)
-        descent.rehearse()
+        with self._rule():
+            descent.rehearse()
         self._charged = Steps(people, mechanism.event(1), kind="steps", of=of, block=BLOCK)
         self._descent = descent
         return descent, self._charged

@@ -209,9 +209,12 @@ def _scripted(graph: GraphModule, given: tuple[Tensor, ...]) -> Replay:
     """Return the operations as TorchScript, as Pyro's own losses do: it runs without Python.
 
     TorchScript's optimiser is off. On CUDA it makes new kernels in a third run, after the trials,
-    and some do not compile.
+    and some do not compile. What nothing needs is left out: tracing an operation that failed, and
+    was done again in another type, can end the process.
     """
-    with warnings.catch_warnings():
+    graph.graph.eliminate_dead_code(lambda node: node.is_impure() or _draws(node))
+    graph.recompile()
+    with warnings.catch_warnings(), torch._C.DisableTorchFunction():
         for kind in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", kind)
         made = torch.jit.trace(graph, given, check_trace=False)

@@ -24,7 +24,7 @@ class Settings:
     steps: int = 1000
     batch: float | None = None
     clip: float | None = None
-    lr: float = 0.05
+    lr: float | None = None
     loss: Any = None
     plate: str | None = None
     checkpoint: str | Path | None = None
@@ -32,10 +32,9 @@ class Settings:
     counted: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("rows", "batch", "clip"):
+        for name in ("rows", "batch", "clip", "lr"):
             if (value := getattr(self, name)) is not None:
                 validate.positive(name, value)
-        validate.positive("lr", self.lr)
         validate.positive_int("draws", self.draws)
         validate.positive_int("steps", self.steps)
 

@@ -36,6 +36,7 @@ from bdpvi.datasets.dataset import Data, sample_of_form
 from bdpvi.datasets.named import arguments_of
 from bdpvi.models.contract import Model
 from bdpvi.models.misfits import MisfitError
+from bdpvi.models.multinomial import BayesianMultinomialRegression
 from bdpvi.models.parameters import Holder, TrainedModel, modules_of, typed
 from bdpvi.models.traces import check_without_targets
 from bdpvi.noise.keys import Key
@@ -57,6 +58,11 @@ if TYPE_CHECKING:
     from bdpvi.releases.route import Allowance
 
 _DECAY = 0.1
+_RATES = (0.05, 0.02)
+"""Adam's initial learning rate, and that of classes, whose many weights noise moves."""
+_SHORT = 0.6
+"""C over √(d + 1) for classes, as in ``bdpvi/bench/methods/pace.py``: a record's score is at most
+√2 times as long as its features, which are about √(d + 1)."""
 _START = 4.0
 """The default guide's initial scales, in units of 1/√N: at least those of most posteriors."""
 
@@ -153,7 +159,10 @@ class SuitedDPVI(Settings):
         and 5 % of δ for every rate, and the noise, at most 2 % larger, keeps the steps within
         it (:mod:`bdpvi.privacy.dominating`).
         """
-        return DPVIPlan.of(self, self.size, left, self.units)
+        usual = None
+        if isinstance(model, BayesianMultinomialRegression) and not self.units:
+            usual = _SHORT * math.sqrt(model.design(torch.zeros(1, features)).shape[1])
+        return DPVIPlan.of(self, self.size, left, self.units, usual)
 
     def predicting(self, model: Model, plan: DPVIPlan) -> Model:
         """Return the model."""
@@ -209,19 +218,22 @@ class SuitedDPVI(Settings):
                 length=len(data),
                 seed=int(key.child("steps")),
             )
-            optim = fused(default_optimiser(self.steps, lr=self.lr, decay=_DECAY))
+            lr = self.lr or _RATES[isinstance(model, BayesianMultinomialRegression)]
+            optim = fused(default_optimiser(self.steps, lr=lr, decay=_DECAY))
             descent = Descent(program, optim, mechanism, plan.clip, self.steps)
             known = identified(program, model, len(data.feature_names))
             course = Course(descent, self.steps, known)
             track = bars.bar if self.progress else bars.silent
             course.run(track(range(self.steps), "private fit"), kept)
             tell_ignored(course.descent.ignored, 9)
-            mean, covariance, measured, settled = course.posterior()
+            mean, covariance, measured, settled, moved = course.posterior()
             mean = near_listed(mean, measured, program, model, data)
             values = {f"of {name}": one for name, one in _values(program, model).items()}
             own = {"mean": mean, "covariance": covariance, "measured": measured}
             if not course.gaussian:
                 own["shape"] = standardised(drawn(program, self.draws), measured)
+            if isinstance(model, BayesianMultinomialRegression) and math.isfinite(moved):
+                own["moved"] = torch.tensor(moved, dtype=torch.float64)
             return {**own, "settled": torch.tensor(settled), **values}
 
     def _output(
@@ -242,6 +254,7 @@ class SuitedDPVI(Settings):
             sites=self.sites,
             measured=tuple(found["measured"].tolist()),
             settled=bool(found["settled"]),
+            moved=float(found["moved"]) if "moved" in found else None,
             amortised=self.amortised,
             features="" if kind.is_floating_point or arguments else str(kind).split(".")[1],
             arguments=arguments,

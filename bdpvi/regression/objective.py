@@ -25,6 +25,8 @@ from bdpvi.releases.row_counts import COUNT, FEWEST, MOST, words_of_rows
 _ROWS = 1 << 14
 SHRUNK = "Few columns stand out from the noise: weights of numbers were shrunk after it was added"
 """What a receipt says of weights that :mod:`bdpvi.regression.few_columns` has changed."""
+Change = tuple[float, float]
+"""The factor of weights, and what is added to the intercept."""
 
 if TYPE_CHECKING:  # settings need not load the releasing code
     from bdpvi.datasets.encoding import Encoding
@@ -65,6 +67,8 @@ class ObjectivePerturbation:
     """
 
     weighs: ClassVar[bool] = True
+    reads_once: ClassVar[bool] = True
+    """Its passes are over rows of its own, so features need not be kept in memory beside them."""
 
     rows: float | None = None
     sources: float | None = None
@@ -195,7 +199,7 @@ class ObjectivePerturbation:
         each = [improved(plan, one, self.numbers) for one in minima_of(objective, plan, key)]
         w = torch.stack([one for one, _ in each])
         latents = {"w": w.to(data.x) if isinstance(data, Dataset) else w}
-        return Output(latents, words_of([factor for _, factor in each]))
+        return Output(latents, words_of([change for _, change in each]))
 
 
 def seldom_of(encoding: Encoding) -> Seldom:
@@ -237,7 +241,7 @@ def levels_of(encoding: Encoding, seldom: Seldom) -> Levels:
 
 def improved(
     plan: ObjectivePlan, minimum: Tensor, numbers: Sequence[int] | None = None
-) -> tuple[Tensor, float | None]:
+) -> tuple[Tensor, Change | None]:
     """Return a minimum after what is learned from it alone, for features as they are.
 
     Args:
@@ -246,34 +250,39 @@ def improved(
         numbers: as in :class:`ObjectivePerturbation`.
 
     Returns:
-        The weights, and their factor (:mod:`bdpvi.regression.calibration_slope`); None if few
-        columns stand out and numbers were shrunk instead.
+        The weights, their factor and what was added to the intercept
+        (:mod:`bdpvi.regression.calibration_slope`); None if few columns stand out and numbers were
+        shrunk instead.
     """
     from bdpvi.regression.calibration_slope import calibration_of, changed
     from bdpvi.regression.few_columns import of_few_columns
 
-    few, factor = of_few_columns(plan, minimum, numbers), None
+    few, change = of_few_columns(plan, minimum, numbers), None
     if few is None:
-        factor, more = calibration_of(plan, minimum, numbers)
-        few = changed(plan, minimum, factor, more)
+        change = calibration_of(plan, minimum, numbers)
+        few = changed(plan, minimum, *change)
     if plan.levels:
         few[-1] -= few[:-1] @ taken(plan)
-    return few, factor
+    return few, change
 
 
-def words_of(factors: Sequence[float | None]) -> str:
-    """Return what a receipt says of the factors of several draws; "" if none changed.
+def words_of(changes: Sequence[Change | None]) -> str:
+    """Return what a receipt says of the changes to several draws; "" if there were none.
 
-    >>> words_of([1.12, 0.98])
+    >>> words_of([(1.12, 0.0), (0.98, 0.0)])
     "Weights, but the intercept's, were multiplied by 0.98 to 1.12 after noise was added"
+    >>> words_of([(1.0, -0.25), None])[len(SHRUNK) :]
+    '. The intercept was moved by -0.25 after noise was added'
     """
-    words = [SHRUNK] * (None in factors)
-    known = sorted({factor for factor in factors if factor is not None})
-    if any(factor != 1 for factor in known):
-        least, most = known[0], known[-1]
-        by = f"{least:g}" if least == most else f"{least:g} to {most:g}"
-        words.append(f"Weights, but the intercept's, were multiplied by {by} after noise was added")
-    return "; ".join(words)
+    words, known = [SHRUNK] * (None in changes), [one for one in changes if one is not None]
+    for what, none, some in (
+        ("Weights, but the intercept's, were multiplied", 1, {factor for factor, _ in known}),
+        ("The intercept was moved", 0, {more for _, more in known}),
+    ):
+        if some - {none}:
+            by = " to ".join(f"{one:g}" for one in sorted({min(some), max(some)}))
+            words.append(f"{what} by {by} after noise was added")
+    return ". ".join(words)
 
 
 def signed_design(

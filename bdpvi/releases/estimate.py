@@ -123,6 +123,9 @@ class Gaussian:
         settled: whether training reached the optimum, by the noisy gradients of its last half.
         amortised: whether the guide approximates latents of single records, which makes the others
             look better known than they are.
+        moved: the standard deviation that noise alone gives the mean of a coordinate that is not
+            measured. Draws of it vary by that at most, so that a prior's width does not drown
+            predictions; its interval is by its variance. None if draws vary by the variances.
         features: torch's type of features that are whole numbers, such as "int64"; "" for others.
         arguments: the features, if the model takes them by name; () for a single x.
         shape: draws of a guide that is not Gaussian, less their means and divided by their standard
@@ -143,6 +146,7 @@ class Gaussian:
     measured: tuple[bool, ...] = ()
     settled: bool = field(default=True, metadata={"absent": True})
     amortised: bool = field(default=False, metadata={"absent": False})
+    moved: float | None = field(default=None, metadata={"absent": None})
     features: str = field(default="", metadata={"absent": ""})
     arguments: tuple[Argument, ...] = ()
     shape: tuple[tuple[float, ...], ...] = field(default=(), metadata={"absent": ()})
@@ -150,6 +154,8 @@ class Gaussian:
     def __post_init__(self) -> None:
         if self.features:
             validate.choice("features", self.features, WHOLE)
+        if self.moved is not None:
+            validate.non_negative("moved", self.moved)
         for name, shape in self.sites.items():
             for size in shape:
                 validate.positive_int(f"sites.{name}", size, least=0)
@@ -214,8 +220,30 @@ class Gaussian:
         noise = secure.standard_normal((number, len(self.mean)), key or Key.fresh())
         mean = torch.tensor(self.mean, dtype=torch.float64)
         if not self.covariance:
-            return mean + noise * torch.tensor(self.variances, dtype=torch.float64).sqrt()
-        return mean + _shaped(noise, torch.tensor(self.covariance, dtype=torch.float64))
+            away = noise * torch.tensor(self.variances, dtype=torch.float64).sqrt()
+        else:
+            away = _shaped(noise, torch.tensor(self.covariance, dtype=torch.float64))
+        return mean + away * self._kept
+
+    @property
+    def _kept(self) -> Tensor:
+        """How much of its deviation the draws of each coordinate have, (d,)."""
+        spread = torch.tensor(self.variances, dtype=torch.float64).sqrt().clamp(min=1e-300)
+        if self.moved is None:
+            return torch.ones_like(spread)
+        hidden = ~torch.tensor(self.measured, dtype=torch.bool)
+        return torch.where(hidden, (self.moved / spread).clamp(1e-9, 1.0), 1.0)
+
+    def whole(self, draws: Tensor) -> Tensor:
+        """Return draws, (k, d), with the variances of their intervals.
+
+        >>> one = Gaussian(mean=(1.0,), variances=(25.0,), sites={"w": (1,)}, measured=(False,),
+        ...     moved=0.5)
+        >>> one.whole(torch.tensor([[1.5]])).tolist()  # one deviation away
+        [[6.0]]
+        """
+        mean = torch.tensor(self.mean, dtype=torch.float64).to(draws)
+        return mean + (draws - mean) / self._kept.to(draws)
 
     def _drawn(self, number: int, key: Key) -> Tensor:
         """Return some of the guide's own draws, in any order."""

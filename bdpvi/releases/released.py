@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,7 @@ from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.named import features_of
 from bdpvi.models.contract import Model, with_features
-from bdpvi.models.kinds import Known
+from bdpvi.models.kinds import Known, is_regression
 from bdpvi.models.predictions import class_probabilities, predictive_means, survival_draws
 from bdpvi.privacy.cost import Cost
 from bdpvi.releases.content import Published
@@ -146,8 +146,18 @@ class Release(Published):
             ValueError: if a value, which it names, is not numeric, has a wrong shape, is missing or
                 is unknown to the encoding.
         """
-        model, features = self._on(x)
-        return predictive_means(model, self.latents, features)
+        return self._of_rows(x, predictive_means)
+
+    def _of_rows(self, x: Any, of: Callable[..., Tensor]) -> Tensor:
+        """Return a prediction of every record by every sample, (k, N, ...)."""
+        known = self.encoding if hasattr(x, "columns") and self.guide is None else None
+        alone = is_regression(self.model) and getattr(self.model, "exposure", None) is None
+        if known is None or known.unknown != "other" or not alone:
+            model, features = self._on(x)
+            return of(model, self.latents, features)
+        rows = _encoded(x, known)
+        each = (rows[some].to(self.samples) for some in rows.slices())  # a few in memory
+        return torch.cat([of(self.model, self.latents, some) for some in each], 1)
 
     def _on(self, x: Any) -> tuple[Model, Tensor]:
         """Return the model of features, and these, (N, d), for predictions."""
@@ -161,7 +171,7 @@ class Release(Published):
         """Return checked features of the samples' type, (N, d)."""
         if hasattr(x, "columns"):
             known = self.encoding
-            x = _encoded(x, known) if known else _select_columns(x, self.feature_names)
+            x = _encoded(x, known)[:] if known else _select_columns(x, self.feature_names)
         features = validate.numbers("x", x)
         if features.ndim != 2 or features.shape[1] != len(self.feature_names):
             raise ValueError(
@@ -269,8 +279,7 @@ class Release(Published):
         return _like(x, self._probabilities(x).argmax(1))
 
     def _probabilities(self, x: Any) -> Tensor:
-        model, features = self._on(x)
-        return class_probabilities(model, self.latents, features).mean(0)
+        return self._of_rows(x, class_probabilities).mean(0)
 
 
 class Curves(NamedTuple):
@@ -302,7 +311,7 @@ def _select_columns(frame: Any, names: tuple[str, ...]) -> Any:
     return frame[list(names)]
 
 
-def _encoded(frame: Any, encoding: Encoding) -> Tensor:
+def _encoded(frame: Any, encoding: Encoding) -> Any:
     """Return the features of raw rows; tell the owner of cells that say nothing."""
     from bdpvi.datasets.cells import read_columns
     from bdpvi.datasets.encoding import with_text_names
@@ -310,7 +319,7 @@ def _encoded(frame: Any, encoding: Encoding) -> Tensor:
 
     table = read_columns(with_text_names(frame), encoding.types)
     other = encoding.unknown == "other"
-    features = encoding.whole(table) if other else encoding.encode_and_count(frame)[0]
+    features = encoding.rows_of(table) if other else encoding.encode_and_count(frame)[0]
     tell_of_unclear(unclear(encoding, table), encoding, 8)
     return features
 

@@ -64,6 +64,10 @@ def summarised(
 ) -> Summary:
     """Return the summary; see :meth:`bdpvi.Release.summary`."""
     validate.probability("level", level)
+    if (guide := release.guide) is not None and guide.moved is not None:
+        samples = guide.whole(release.samples)
+        latents = guide.latents(release.model, samples, len(release.feature_names))
+        release = replace(release, samples=samples, latents=latents)
     names, scales = _names(release, per or {})
     chosen: tuple[Compared, ...] = ()
     encoding = release.encoding if _of_features(release) else None

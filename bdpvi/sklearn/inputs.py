@@ -30,23 +30,11 @@ from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import at_most, persons_of
 from bdpvi.datasets.weights import shares_of
 from bdpvi.score.reading import NUMBERS
+from bdpvi.sklearn.arrays import validate_data
 from bdpvi.tables.encoded import Perform, encode
 from bdpvi.tables.request import Public
 from bdpvi.tables.rows import Encoded, Floats, Rows
 from bdpvi.tables.validation import purchase
-
-try:
-    from sklearn.utils.validation import validate_data
-except ImportError:  # scikit-learn 1.5
-
-    def validate_data(estimator: Any, *args: Any, **options: Any) -> Any:
-        """Validate like scikit-learn 1.6."""
-        if "ensure_all_finite" in options:
-            options["force_all_finite"] = options.pop("ensure_all_finite")
-        if options.pop("skip_check_array", False):
-            options["cast_to_ndarray"] = False
-        return estimator._validate_data(*args, **options)
-
 
 if TYPE_CHECKING:
     from bdpvi.releases.route import Allowance
@@ -146,8 +134,8 @@ class Inputs:
         kinds = {name: NUMBER if name in numbers else CATEGORY for name in self.columns}
         levels = {name: one.names or one.bounds or () for name, one in known.items()}
         frame = next(made_up.frames(kinds, levels, {}))
-        columns = read_columns(frame, self._read_by)
-        return Inputs(columns, self.types, groups=groups, held=made_up.Copies)
+        cells = read_columns(frame, self._read_by)
+        return Inputs(cells, self.types, groups=groups, held=made_up.Copies)
 
     def beside(self, target: Floats) -> Inputs:
         """Return the columns with a target whose centre and scale are estimated too."""

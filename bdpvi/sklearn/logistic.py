@@ -216,17 +216,32 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         check_is_fitted(self)
         if len(self.classes_) > 2:
             return np.asarray(self.release_.predict_proba(self._features(X)).log().numpy())
-        design = self.release_.model.design(self._features(X))
-        logits = (design @ self.release_.latents["w"].T).numpy()
+        logits = self._logits(X)
+        if logits.shape[1] == 1:
+            return logits[:, 0]
         odds = logsumexp(log_expit(logits), axis=1) - logsumexp(log_expit(-logits), axis=1)
         return np.asarray(odds)
+
+    def _logits(self, X: ArrayLike) -> Floats:
+        """Return the log-odds by each draw, (N, k)."""
+        from bdpvi.sklearn.arrays import predictor_of
+
+        model, w = self.release_.model, self.release_.latents["w"]
+        middle = w.new_zeros(1, len(self.release_.feature_names))
+        found = predictor_of(self, X, (model.design(middle) @ w.T).numpy()[0])
+        if found is None:
+            found = (model.design(self._features(X)) @ w.T).numpy()
+        return np.asarray(found)
 
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Return the probabilities of ``classes_``, (N, K), averaged over the draws."""
         odds = self.decision_function(X)
         if len(self.classes_) > 2:
             return np.asarray(np.exp(odds))
-        return np.stack([expit(-odds), expit(odds)], axis=1)
+        made = np.empty((len(odds), 2))
+        expit(-odds, out=made[:, 0])
+        expit(odds, out=made[:, 1])
+        return made
 
     def predict_log_proba(self, X: ArrayLike) -> Floats:
         """Return the logarithms of the probabilities of ``classes_``, (N, K)."""

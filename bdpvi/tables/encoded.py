@@ -87,8 +87,13 @@ def usable(frame: pd.DataFrame, asked: Request) -> tuple[Rows, int]:
 
 def encoded_of(rows: Rows, encoding: Encoding) -> tuple[Tensor, ...]:
     """Return features, targets and, if there are any, weights of rows."""
+    return encoding.whole(rows.columns), *features_of(rows, encoding)[1:]
+
+
+def features_of(rows: Rows, encoding: Encoding) -> tuple[Any, ...]:
+    """Do :func:`encoded_of`, with features that are made when they are asked for."""
     given = (rows.y,) if rows.weights is None else (rows.y, rows.weights)
-    return encoding.whole(rows.columns), *map(torch.from_numpy, given)
+    return encoding.rows_of(rows.columns), *map(torch.from_numpy, given)
 
 
 def places_of(cells: Cells, values: Sequence[object]) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -18,16 +18,13 @@ from bdpvi._ground import log, validate
 from bdpvi._ground.host import HOST, on_host
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.accounting.accountant import cost_of
-from bdpvi.bayesian.fit import fit
 from bdpvi.bayesian.guarantees import Guarantee, WorstCaseDP
 from bdpvi.bayesian.inference.guide import check_unused
-from bdpvi.bayesian.releases import release
 from bdpvi.datasets.dataset import BlockData, Data, Dataset, in_arrays
 from bdpvi.datasets.items import by_index, pair
 from bdpvi.datasets.named import by_argument, has_arguments
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.weights import refuse_weights
-from bdpvi.guides import Laplace
 from bdpvi.models.contract import Model
 from bdpvi.models.linear import BayesianLinearRegression
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -37,7 +34,7 @@ from bdpvi.privacy.book import ROW
 from bdpvi.privacy.cost import Cost
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.dpvi import DPVI
-from bdpvi.programs.training import SuitedDPVI
+from bdpvi.programs.settings import Settings
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.releases import basis, persons
@@ -288,17 +285,22 @@ preprocessing bounds read from this table
                 f"data={type(data.items.source).__name__} is read by index, and a guarantee that "
                 "is not worst-case needs tensors, or records of from_blocks"
             )
+        from bdpvi.bayesian.fit import fit  # late: they load Pyro
+        from bdpvi.bayesian.releases import release
+        from bdpvi.guides import Laplace
+
         guide = Laplace(model) if guide is None else guide
         fitted = fit(model, guide, data, ledger=ledger, progress=False)
         return release(fitted, epsilon=epsilon, delta=delta, guarantee=guarantee)
     persons.warn_of_unsaid(data.people, data.preprocessing, 5)
     route = _usual(model) if route is None else route
     prepared = Prepared.of(model, data, route, guide=guide, ledger=ledger)
-    found, work = prepared.route, None
-    if isinstance(found, SuitedDPVI) and found.checkpoint is not None:
+    found: Any = prepared.route
+    work = None
+    if (checkpoint := getattr(found, "checkpoint", None)) is not None:
         if prepared.ledger.path is None:
             raise ValueError(
-                f"checkpoint={str(found.checkpoint)!r} needs a ledger in a file, which outlives "
+                f"checkpoint={str(checkpoint)!r} needs a ledger in a file, which outlives "
                 "this process as well: ledger=bdpvi.Ledger.at(path)"
             )
         prepared.rehearse()
@@ -332,7 +334,7 @@ def _records(
     if has_arguments(data):
         others = {
             "guarantee": None if isinstance(guarantee, WorstCaseDP) else guarantee,
-            "route": None if isinstance(route, DPVI | SuitedDPVI) else route,
+            "route": None if isinstance(route, Settings) else route,
             "model": model if hasattr(model, "check") else None,
         }
         for name, one in others.items():

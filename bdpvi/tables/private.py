@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from bdpvi._ground import store
 from bdpvi._ground.schema import from_json, parsed
 from bdpvi._ground.types import Budget, Unit
-from bdpvi.bayesian import storage
 from bdpvi.bayesian.guarantees import Guarantee
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.datasets.table import Table
@@ -165,6 +164,8 @@ def write_release(work: Work) -> Release:
     statement.write(where.out.parent, statement.of_release(output))
     if made:
         return made[0]
+    from bdpvi.bayesian import storage  # late: it loads Pyro
+
     spent = storage.open_ledger(secret).worst_case(asked.delta)
     stated = parsed(output)["receipt"]["worst_case"]
     if spent and stated:

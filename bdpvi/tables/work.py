@@ -15,10 +15,7 @@ from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi._ground.host import device_of
 from bdpvi._ground.progress import bar
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning, tell_owner
-from bdpvi.bayesian.drawing import Asked
-from bdpvi.bayesian.fit import Training, fit
 from bdpvi.bayesian.guarantees import BayesianDP
-from bdpvi.bayesian.releases import perform_release
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.dataset import BlockData, Data, Dataset, People
 from bdpvi.datasets.encoding import with_text_names
@@ -31,7 +28,6 @@ from bdpvi.datasets.records import Held, Records
 from bdpvi.datasets.table import LEFT_OUT, ODD, Table
 from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.datasets.units import Persons, RowLimit, without_unit
-from bdpvi.guides import Laplace
 from bdpvi.privacy.book import ROW
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import persons
@@ -39,7 +35,15 @@ from bdpvi.releases.publishing import Places
 from bdpvi.releases.route import Allowance
 from bdpvi.releases.table_file import TableFile
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables.encoded import UNWEIGHTED, WITHOUT, encode, encoded_of, rows_of, usable
+from bdpvi.tables.encoded import (
+    UNWEIGHTED,
+    WITHOUT,
+    encode,
+    encoded_of,
+    features_of,
+    rows_of,
+    usable,
+)
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.request import Machine, Request
 from bdpvi.tables.rows import Encoded, Rows
@@ -194,6 +198,10 @@ class Work:
             "preprocessing": self._noting(encoding),
             "people": self.people,
         }
+        if self.rows.in_memory and getattr(setup(asked).route, "reads_once", False):
+            held: Any = Held(features_of(self.rows.first(), encoded.encoding))
+            number = len(held.part[0])
+            return BlockData(held, number, weighted=len(held.part) > 2, **facts), encoded
         parts = self.rows.map(encoded_of, encoded.encoding)
         if parts.in_memory:
             x, y, *weights = parts.first()
@@ -232,6 +240,11 @@ class Work:
 
     def _draw_posterior(self, model: Any, data: Data, work: Transaction) -> Release:
         """Return a Bayesian release: draws from the posterior."""
+        from bdpvi.bayesian.drawing import Asked  # late: they load Pyro
+        from bdpvi.bayesian.fit import Training, fit
+        from bdpvi.bayesian.releases import perform_release
+        from bdpvi.guides import Laplace
+
         asked, guarantee, rows = self.asked, self.asked.guarantee, self.asked.public.rows
         where = Training(device=str(data.like[0].device))
         fitted = fit(model, Laplace(model), data, training=where, progress=self.machine.progress)

@@ -11,22 +11,14 @@ import flat
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from program import run
 
 import bdpvi
 from bdpvi import PrivacyUtilityWarning
-from bdpvi.cli import app
 from bdpvi.releases.table_file import TableFile
 
 ROWS = 900
 SPELLINGS = ["current smoker", "Current smoker", "CURRENT SMOKER", "current-smoker"]
-
-
-def run(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if done.exception is not None:
-        raise done.exception
-    return done.output
 
 
 def export() -> pd.DataFrame:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from program import run
 
 from bdpvi import Ledger
-from bdpvi.cli import app
 from bdpvi.releases.shared_file import load_release
 from bdpvi.synthesis import load
 
@@ -77,13 +76,6 @@ def folder(tmp_path: Path) -> Path:
 def declare(folder: Path, content: dict[str, Any]) -> None:
     path = folder / "export.csv.table.json"
     path.write_text(json.dumps(content), encoding="utf-8")
-
-
-def run(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if done.exception is not None:
-        raise done.exception
-    return done.output
 
 
 def test_an_export_becomes_a_model_that_reads_new_rows_by_its_types(folder: Path) -> None:

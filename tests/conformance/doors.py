@@ -15,17 +15,16 @@ import pandas as pd
 import pyro
 import pyro.distributions as dist
 import torch
+from program import run
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 from pyro.optim import Adam
 from simulated import logistic_data
 from torch.nn import Linear, functional
-from typer.testing import CliRunner
 
 import bdpvi
 from bdpvi import BayesianDP, Budget, Dataset, Fit, Ledger, guides
 from bdpvi.bayesian.fit import Kept
-from bdpvi.cli import app
 from bdpvi.datasets.dataset import People
 from bdpvi.federated.federated import Federation, Message
 from bdpvi.federated.rounds import Rounds
@@ -152,15 +151,6 @@ def people(rows: int) -> pd.DataFrame:
             "grade": np.array(["a", "b", "c"])[place],
         }
     )
-
-
-def run(*arguments: object) -> str:
-    """Run a command in this process; raise what it raises."""
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 # --- fits and routes ------------------------------------------------------------------------------

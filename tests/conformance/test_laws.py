@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
-import pyro
 import pytest
 from doors import DELTA, DOORS, PLENTY, Door, Place, guide_fit, run
 from gone import Ran
@@ -21,14 +20,10 @@ from bdpvi.privacy import left
 from bdpvi.privacy.cost import Kind
 from bdpvi.releases.transaction import Before, Plan, Transaction, seal
 
+pytestmark = pytest.mark.usefixtures("fresh_store")
+
 PUBLISHED = [door for door in DOORS if door.out]
 KEYED = [door for door in DOORS if door.keyed]
-
-
-@pytest.fixture(autouse=True)
-def _store() -> Iterator[None]:
-    yield
-    pyro.clear_param_store()
 
 
 def of(doors: list[Door]) -> pytest.MarkDecorator:

@@ -36,18 +36,13 @@ from bdpvi.models.losses import LossBound
 from bdpvi.models.own import OwnRegression
 from bdpvi.models.reachable import check_reach
 
+pytestmark = pytest.mark.usefixtures("fresh_store")
+
 _generator = torch.Generator().manual_seed(7)
 X = torch.randn(500, 2, generator=_generator)
 Y = (torch.rand(500, generator=_generator) < 0.5).float()
 TABLE: dict[str, Any] = {"x": X}
 LIST = [X]
-
-
-@pytest.fixture(autouse=True)
-def fresh_store() -> Iterator[None]:
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
 
 
 def mixture(x: Tensor, y: Tensor | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,12 @@ from bdpvi.federated import Federation, fit_federated
 from bdpvi.federated.rounds import Rounds
 from bdpvi.programs.dpvi import DPVI
 
+pytestmark = pytest.mark.usefixtures("fresh_store")
+
 _generator = torch.Generator().manual_seed(3)
 X = torch.randn(300, 2, generator=_generator)
 Y = X @ torch.tensor([0.5, -0.5]) + 0.1 * torch.randn(300, generator=_generator)
 QUICK = DPVI(rows=300, steps=20)
-
-
-@pytest.fixture(autouse=True)
-def fresh_store() -> Iterator[None]:
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
 
 
 def linear(x: Tensor, y: Tensor | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import flat
 import numpy as np
 import pandas as pd
-import pyro
 import pytest
 import torch
 from doors import DELTA, DOORS, Door, Place, anew
@@ -28,18 +27,14 @@ from bdpvi.privacy.events import SampledGaussian
 from bdpvi.regression import ObjectivePerturbation
 from bdpvi.releases.shared_file import release_bytes
 
+pytestmark = pytest.mark.usefixtures("fresh_store")
+
 ALONE = "of this process alone"
 OF_ROWS = [
     door for door in DOORS
     if not door.name.startswith("command")  # whose tables are files, with ledgers beside them
     and door.name != "federation"  # whose clients' records the server has not
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _store() -> Iterator[None]:
-    yield
-    pyro.clear_param_store()
 
 
 def total(said: str) -> float:

@@ -232,7 +232,7 @@ def test_a_median_of_blocks_is_that_of_all_numbers(distance: float, positive: bo
     for at, numbers in enumerate(values()):
         some = np.abs(numbers) if positive else numbers
         parts, key = np.array_split(exact.keys(some), 5), Key.of_seed(at)
-        rough = reduce(add, [exact.Tally.of(exact.coarse(part)) for part in parts])
+        rough = reduce(add, [exact.Tally.of_coarse(part) for part in parts])
         window = rough.window(distance)
         found = reduce(add, [exact.Tally.of(part, window) for part in parts])
         whole = exact.median_of(exact.Tally.of(exact.keys(some)), distance, key, positive=positive)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,9 @@ from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.course import Course, left_in_average, reached, walk
 from bdpvi.programs.moments import FLAT, prior_given
+from bdpvi.programs.plan import DPVIPlan
 from bdpvi.programs.reading import read
+from bdpvi.releases.route import Allowance
 
 pytestmark = pytest.mark.usefixtures("fresh_store")
 
@@ -37,13 +38,6 @@ def records(count: int = 4000) -> tuple[Tensor, Tensor]:
     level = torch.randint(0, LEVELS // 2, (count,), generator=generator)
     x = torch.cat([torch.randn(count, 1, generator=generator), torch.eye(LEVELS)[level]], 1)
     return x, torch.poisson((0.5 * x[:, 0] + 0.2 * level).exp(), generator=generator)
-
-
-@pytest.fixture
-def fresh_store() -> Iterator[None]:
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
 
 
 @pytest.fixture(scope="module")
@@ -234,3 +228,70 @@ def test_empty_levels_exclude_0_no_more_often_than_by_chance(kind: str) -> None:
     )
     assert int(out.sum()) <= stats.binom(len(out), 0.05).ppf(0.99)
     assert bool((width[noted] > 4).all())
+
+
+@pytest.fixture(scope="module")
+def of_classes() -> bdpvi.Release:
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(1500, 4, generator=generator, dtype=torch.float64)
+    truth = torch.tensor([[1.0, 0, -1], [0, 0, 0], [0, 1, 0], [0, 0, 0]]).double()
+    chances = (x @ truth).softmax(1)
+    y = torch.multinomial(chances, 1, generator=generator)[:, 0].double()
+    route = DPVI(rows=1500, steps=200, draws=4000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Key, "fresh", classmethod(lambda cls: Key.of_seed(3)))
+        model = bdpvi.BayesianMultinomialRegression(classes=3)
+        return bdpvi.fit_private(model, (x, y), epsilon=0.3, route=route)
+
+
+def test_draws_of_classes_vary_by_noise_where_it_hides_a_weight(of_classes: bdpvi.Release) -> None:
+    guide = of_classes.guide
+    assert guide is not None
+    assert guide.moved is not None
+    hidden = ~torch.tensor(guide.measured)
+    assert hidden.sum() > 5
+    spread = of_classes.samples[:, hidden].std(0)
+    assert torch.allclose(spread, torch.full_like(spread, guide.moved), rtol=0.06)  # 5 errors
+    factors = adam_factors(PyroOptim(torch.optim.Adam, {"lr": 0.02}), 200)
+    assert factors is not None
+    rates = factors[:, 0] * 0.1 ** (torch.arange(200).double() / 200)
+    alone = walk(rates, factors[:, 1], 100, torch.zeros(1))
+    assert guide.moved == pytest.approx(float(alone), rel=1e-5)
+
+
+def test_intervals_of_classes_are_those_of_the_prior_where_noise_hides_a_weight(
+    of_classes: bdpvi.Release,
+) -> None:
+    guide = of_classes.guide
+    assert guide is not None
+    rows = of_classes.summary().coefficients  # of differences from the first class
+    seen = torch.tensor(guide.measured).reshape(5, 3)
+    hidden = ~(seen[:, 1:] | seen[:, :1]).flatten()
+    assert hidden.sum() > 3
+    for row, both in zip(rows, hidden.tolist(), strict=True):
+        if both:
+            assert row.sd == pytest.approx(5 * 2**0.5, rel=0.06)
+            assert row.low is not None and row.high is not None  # noqa: PT018
+            assert row.high - row.low == pytest.approx(2 * 1.96 * 5 * 2**0.5, rel=0.09)
+    again = of_classes.with_draws(100)
+    assert bool((again.samples[:, ~torch.tensor(guide.measured)].std(0) < 1).all())
+
+
+def test_a_prior_as_wide_as_five_does_not_drown_predictions(of_classes: bdpvi.Release) -> None:
+    guide = of_classes.guide
+    assert guide is not None
+    x = torch.randn(2000, 4, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    found = of_classes.predict_proba(x)
+    w = torch.tensor(guide.mean).double().reshape(5, 3)
+    at_mean = (torch.cat([x, torch.ones(2000, 1).double()], 1) @ w).softmax(1)
+    assert (found - at_mean).abs().mean() < 0.02
+
+
+@pytest.mark.parametrize(("epsilon", "follows"), [(0.2, False), (3.0, True)])
+def test_the_clip_of_classes_starts_at_the_usual_norm(epsilon: float, follows: bool) -> None:
+    left = Allowance(epsilon=epsilon, delta=1e-5, variance=0.0)
+    plain, made = (DPVIPlan.of(DPVI(rows=2000.0), 44, left, usual=u) for u in (None, 2.0))
+    assert plain.clip.bound == pytest.approx(44**0.5)
+    assert made.clip.bound == 2.0
+    assert (plain.clip.counts, made.clip.counts) == (True, follows)
+    assert made.size == 44 + follows

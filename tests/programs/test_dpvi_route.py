@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from pyro.infer.autoguide import (
 )
 from pyro.optim import Adam
 from scipy import stats
+from steps import table
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, constraints
 
@@ -42,6 +42,8 @@ from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before
 from bdpvi.tables.prepared import Prepared
 
+pytestmark = pytest.mark.usefixtures("fresh_store")
+
 
 @pytest.fixture(autouse=True)
 def no_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,12 +54,6 @@ def no_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
 QUICK = DPVI(rows=2000, steps=60, batch=200, draws=50)
 
 
-def table(records: int = 2000) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(3000, 3, generator=generator)[:records]
-    return x[:, :2], x[:, 0] + x[:, 2]
-
-
 def model(x: Tensor, y: Tensor | None = None) -> Tensor:
     w = pyro.sample("w", dist.Normal(x.new_zeros(2), x.new_tensor(1.0)).to_event(1))
     s = pyro.sample("s", dist.LogNormal(x.new_tensor(0.0), 1.0))
@@ -66,7 +62,7 @@ def model(x: Tensor, y: Tensor | None = None) -> Tensor:
 
 
 def test_a_release_of_any_model_is_one_like_all_others(tmp_path: Path) -> None:
-    x, y = table()
+    x, y = table(2000)
     release = bdpvi.fit_private(model, (x, y), epsilon=1.0, route=QUICK)
     receipt = release.receipt
     assert receipt.worst_case is not None
@@ -210,7 +206,7 @@ def test_what_is_charged_is_what_runs(monkeypatch: Any) -> None:
         return noisy(self, totals, key)
 
     monkeypatch.setattr(NoisySum, "noisy", seen)
-    data = Dataset(*table())
+    data = Dataset(*table(2000))
     bdpvi.fit_private(model, data, epsilon=1.0, route=QUICK)
     (entry,) = data.ledger.entries()
     (event,) = entry.events
@@ -219,7 +215,7 @@ def test_what_is_charged_is_what_runs(monkeypatch: Any) -> None:
 
 
 def test_the_size_of_the_table_is_bought_or_declared() -> None:
-    release = bdpvi.fit_private(model, table(), epsilon=1.0, route=DPVI(steps=20, draws=2))
+    release = bdpvi.fit_private(model, table(2000), epsilon=1.0, route=DPVI(steps=20, draws=2))
     worst = release.cost.worst_case
     assert worst is not None
     assert 0.98 < worst.epsilon <= 1.0
@@ -232,7 +228,7 @@ class Stopped(Exception):
 
 
 def test_an_interrupted_training_goes_on_and_pays_once(tmp_path: Path, monkeypatch: Any) -> None:
-    data = Dataset(*table())
+    data = Dataset(*table(2000))
     ledger = Ledger.at(tmp_path / "ledger.jsonl")
     route = DPVI(rows=2000, steps=30, batch=200, draws=5, checkpoint=tmp_path / "unfinished")
     monkeypatch.setattr("bdpvi._ground.checkpoint._EVERY", 0.0)
@@ -248,7 +244,7 @@ def test_an_interrupted_training_goes_on_and_pays_once(tmp_path: Path, monkeypat
     with pytest.raises(Stopped):
         bdpvi.fit_private(model, data, epsilon=1.0, route=route, ledger=ledger)
     assert len(ledger.entries()) == 1
-    again = Dataset(*table())
+    again = Dataset(*table(2000))
     there = Ledger.at(tmp_path / "ledger.jsonl")
     release = bdpvi.fit_private(model, again, epsilon=1.0, route=route, ledger=there)
     assert len(there.entries()) == 1
@@ -257,7 +253,7 @@ def test_an_interrupted_training_goes_on_and_pays_once(tmp_path: Path, monkeypat
     assert len(there.entries()) == 1
     assert torch.equal(whole.samples, release.samples)
     with pytest.raises(ValueError, match=r"checkpoint=.* needs a ledger in a file"):
-        bdpvi.fit_private(model, Dataset(*table()), epsilon=1.0, route=route)
+        bdpvi.fit_private(model, Dataset(*table(2000)), epsilon=1.0, route=route)
 
 
 def test_what_batches_and_noise_leave_in_an_average() -> None:
@@ -381,7 +377,7 @@ def four_steps(
     of: Any = model, guide: Any = AutoNormal, data: Any = None, **settings: float
 ) -> tuple[Program, Course]:
     """Return a program, and a course of four steps."""
-    program = read(of, guide(of), Trace_ELBO(), Arguments.of(data or table(), {}))
+    program = read(of, guide(of), Trace_ELBO(), Arguments.of(data or table(2000), {}))
     bound = settings.pop("bound", 1.0)
     given: Any = {"noise_multiplier": 1.0, "rate": 0.5, "length": program.arguments.length}
     mechanism = NoisySum(clip=1.0, records=1, size=program.dim, seed=0, **given | settings)
@@ -485,7 +481,7 @@ def test_a_guide_of_latents_of_single_records_is_not_reliable() -> None:
         with pyro.plate("records", len(x)):
             pyro.sample("z", dist.Normal(loc, 0.7))
 
-    x, y = table()
+    x, y = table(2000)
     release = bdpvi.fit_private(model, (x, y), epsilon=1.0, guide=guide, route=QUICK)
     assert release.guide is not None
     assert release.guide.amortised
@@ -525,7 +521,7 @@ def test_only_normal_priors_that_depend_on_no_latent_have_a_known_width() -> Non
 
 
 def test_a_summary_says_what_the_noise_hides() -> None:
-    x, _ = table()
+    x, _ = table(2000)
     x = torch.cat([x[:, :1], 0 * x[:, :1], x[:, 1:]], dim=1).double()
     y = x[:, 0] + 0.1 * x[:, 2]
     linear = bdpvi.BayesianLinearRegression(largest=5.0)
@@ -545,15 +541,8 @@ def test_a_summary_says_what_the_noise_hides() -> None:
     assert "as wide as their prior" in str(release.summary())
 
 
-@pytest.fixture(autouse=True)
-def fresh_store() -> Iterator[None]:
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
-
-
 def test_refusals_charge_nothing() -> None:
-    data = Dataset(*table())
+    data = Dataset(*table(2000))
 
     def unobserved(x: Tensor, y: Tensor | None = None) -> None:
         model(x)
@@ -614,7 +603,7 @@ def masked(out: float) -> Any:
 
 
 def test_another_model_of_the_same_text_gets_what_was_trained(tmp_path: Path) -> None:
-    data, ledger = Dataset(*table()), Ledger.at(tmp_path / "ledger.jsonl")
+    data, ledger = Dataset(*table(2000)), Ledger.at(tmp_path / "ledger.jsonl")
     route = DPVI(rows=2000, steps=5, batch=2000, draws=1, checkpoint=tmp_path / "unfinished")
 
     def run(out: float) -> Any:
@@ -648,7 +637,7 @@ def low_rank(rank: int, scale: float) -> Any:
     ids=["rank", "initial scale", "prior"],
 )
 def test_a_checkpoint_is_of_one_model_and_guide(first: Any, second: Any, tmp_path: Path) -> None:
-    data, ledger = Dataset(*table()), Ledger.at(tmp_path / "ledger.jsonl")
+    data, ledger = Dataset(*table(2000)), Ledger.at(tmp_path / "ledger.jsonl")
     route = DPVI(rows=2000, steps=3, batch=500, draws=1, checkpoint=tmp_path / "unfinished")
 
     def run(model: Any, guide: Any, route: DPVI = route, epsilon: float = 0.5) -> Any:
@@ -667,7 +656,7 @@ def test_a_checkpoint_is_of_one_model_and_guide(first: Any, second: Any, tmp_pat
 
 
 def test_a_preview_is_no_part_of_a_release(tmp_path: Path) -> None:
-    data, network = Dataset(*table()), nn.Linear(2, 1, dtype=torch.float32)
+    data, network = Dataset(*table(2000)), nn.Linear(2, 1, dtype=torch.float32)
 
     def linear(x: Tensor, y: Tensor | None = None) -> None:
         pyro.module("linear", network)

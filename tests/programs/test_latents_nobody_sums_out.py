@@ -18,6 +18,8 @@ from torch import Tensor
 import bdpvi
 from bdpvi import DPVI, Dataset, Ledger, PrivateSVI
 
+pytestmark = pytest.mark.usefixtures("fresh_store")
+
 WEIGHTS = torch.tensor([0.5, 0.6, 0.0])
 
 
@@ -70,13 +72,6 @@ def table(rows: int = 3000) -> tuple[Tensor, Tensor]:
 
 def guide_of(model: Any, *own: str) -> AutoNormal:
     return AutoNormal(poutine.block(model, hide=["z", "own", "y_unobserved", *own]))
-
-
-@pytest.fixture(autouse=True)
-def _clean() -> Any:
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
 
 
 def by_route(model: Any, loss: Any, ledger: Ledger) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import Predictive
+from pyro.infer import Predictive, Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import Tensor, nn
 
@@ -106,6 +108,33 @@ class Recurrent(PyroModule):  # type: ignore[misc]
         observed(self.lstm(x.unsqueeze(-1))[0][:, -1].sum(-1) + shift, y)
 
 
+class StartsInDouble(PyroModule):  # type: ignore[misc]
+    """Have latents in double that are the state and the input of a recurrent layer in single."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(1, 2, batch_first=True)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(2, dtype=DOUBLE), 1.0).to_event(1))
+        start = w.expand(1, len(x), 2).contiguous()
+        found, _ = self.lstm((x * w).unsqueeze(-1), (start, torch.zeros_like(start)))
+        observed(found[:, -1].sum(-1), y)
+
+
+class InPart(PyroModule):  # type: ignore[misc]
+    """Have a recurrent layer one of whose weights has another type."""
+
+    def __init__(self, kind: torch.dtype = DOUBLE) -> None:
+        super().__init__()
+        self.lstm = PyroModule[nn.LSTM](1, 2, batch_first=True)
+        law = dist.Normal(torch.zeros(8, 1, dtype=kind), 1.0).to_event(2)
+        self.lstm.weight_ih_l0 = PyroSample(law)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        observed(self.lstm(x.unsqueeze(-1))[0][:, -1].sum(-1), y)
+
+
 class Mixed(PyroModule):  # type: ignore[misc]
     """Have layers of two types, one after the other."""
 
@@ -145,6 +174,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "layer": Layer,
     "scaled": Scaled,
     "recurrent": Recurrent,
+    "starts in double": StartsInDouble,
     "mixed": Mixed,
     "cast": Cast,
     "by name": lambda: by_name,
@@ -231,6 +261,53 @@ def test_what_torch_refuses_is_done_in_the_wider_type() -> None:
         for layer, given in layers:
             found = layer(given.double())
             torch.testing.assert_close(found, layer.double()(given.double()))
+
+
+def stepped(model: Any, x: Tensor, steps: int = 90) -> Tensor:
+    """Return what seeded steps have trained, the last of which are replayed."""
+    pyro.clear_param_store()
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {"clip": 1.0, "noise_multiplier": 1e-3, "rate": 0.5, "seed": 1}
+    guide, optim = AutoNormal(model), pyro.optim.Adam({"lr": 0.02})
+    svi = bdpvi.PrivateSVI(model, guide, optim, Trace_ELBO(), **settings)
+    for _ in range(steps):
+        svi.step(x, x.sum(1))
+    assert math.isfinite(svi.evaluate_loss(x, x.sum(1)))
+    found = torch.cat([one.detach().flatten().double() for one in guide.parameters()])
+    pyro.clear_param_store()
+    return found
+
+
+@pytest.mark.parametrize("name", ["plain", "constants", "mixed", "recurrent", "starts in double"])
+def test_steps_mend_types_as_releases_do(name: str) -> None:
+    """And train what they train where all types are one."""
+    torch.manual_seed(0)
+    x = torch.randn(N, 2, dtype=DOUBLE)
+    torch.manual_seed(3)
+    mixed = stepped(PROGRAMS[name](), x)
+    torch.manual_seed(3)
+    model: Any = PROGRAMS[name]()
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(DOUBLE)
+    try:
+        same = stepped(model.double() if isinstance(model, nn.Module) else model, x)
+    finally:
+        torch.set_default_dtype(default)
+    torch.testing.assert_close(mixed, same, rtol=1e-2, atol=1e-2)
+
+
+def test_a_layer_whose_weights_differ_in_type_is_refused_with_a_remedy_that_works() -> None:
+    x = torch.randn(N, 2)
+    route = bdpvi.DPVI(rows=N, steps=4, draws=5, progress=False)
+    with pytest.raises(ValueError, match="give all tensors one type of numbers"):
+        bdpvi.fit_private(InPart(), (x, x.sum(1)), epsilon=3.0, route=route)
+    with pytest.raises(ValueError, match="give all tensors one type of numbers"):
+        stepped(InPart(), x)
+    bdpvi.fit_private(InPart(x.dtype), (x, x.sum(1)), epsilon=3.0, route=route)
+    layer = nn.LSTM(2, 2)
+    layer.bias_ih_l0.data = layer.bias_ih_l0.data.double()
+    with Promotion(), pytest.raises(ValueError, match="LSTM has weights of"):
+        layer(x)
 
 
 def test_nothing_is_written_into_a_copy() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,6 +29,8 @@ from bdpvi.programs.moments import drawn, is_gaussian, moments, standardised
 from bdpvi.programs.reading import read
 from bdpvi.releases.estimate import Gaussian
 from bdpvi.releases.noisy_sum import NoisySum
+
+pytestmark = pytest.mark.usefixtures("fresh_store")
 
 N = 3000
 TRUE = {"w": torch.tensor([0.5, -0.5]), "b": torch.tensor(0.3), "s": torch.tensor(0.5)}
@@ -96,13 +98,6 @@ GUIDES: dict[str, Callable[[Any], Any]] = {
     "by hand": by_hand,
 }
 GAUSSIAN = ("AutoNormalMessenger", "AutoHierarchicalNormalMessenger")
-
-
-@pytest.fixture(autouse=True)
-def _empty_store() -> Iterator[None]:
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
 
 
 @pytest.mark.parametrize("name", GUIDES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +15,17 @@ import pytest
 import torch
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
-from pyro.optim import SGD, Adam
+from pyro.optim import SGD
 from scipy.stats import norm
+from steps import made, model, table
 from torch import Tensor
 
 from bdpvi import Ledger, PrivacyUtilityWarning, PrivateSVI
 from bdpvi.privacy.entry import Entry
 from bdpvi.releases.noisy_sum import NoisySum
 
+pytestmark = pytest.mark.usefixtures("fresh_store")
 DELTA = 1e-5
-
-
-@pytest.fixture(autouse=True)
-def fresh_store() -> Iterator[None]:
-    pyro.clear_param_store()
-    torch.manual_seed(0)
-    yield
-    pyro.clear_param_store()
-
-
-def table(records: int = 500) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(3000, 3, generator=generator)[:records]
-    return x[:, :2], x[:, 0] + x[:, 2]
-
-
-def model(x: Tensor, y: Tensor | None = None) -> None:
-    w = pyro.sample("w", dist.Normal(x.new_zeros(2), x.new_tensor(1.0)).to_event(1))
-    with pyro.plate("records", len(x)):
-        pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
-
-
-def made(program: Any = model, optim: Any = None, **settings: Any) -> PrivateSVI:
-    given: dict[str, Any] = {"clip": 1.0, "noise_multiplier": 2.0, "rate": 0.1, **settings}
-    guide = given.pop("guide", None) or AutoNormal(program)
-    optim = optim or Adam({"lr": 0.05})
-    return PrivateSVI(program, guide, optim, given.pop("loss", Trace_ELBO()), **given)
 
 
 WIDE = 20_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyro
@@ -37,17 +37,9 @@ from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
 from bdpvi.releases.noisy_sum import NoisySum
 
+pytestmark = pytest.mark.usefixtures("in_double")
+
 N = 40
-
-
-@pytest.fixture(autouse=True)
-def in_double() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    pyro.clear_param_store()
-    torch.manual_seed(0)
-    yield
-    pyro.clear_param_store()
-    torch.set_default_dtype(torch.float32)
 
 
 def table() -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyro
@@ -38,17 +38,9 @@ from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before
 from bdpvi.tables.prepared import Prepared
 
+pytestmark = pytest.mark.usefixtures("in_double")
+
 RECORDS = 90
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    pyro.clear_param_store()
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-    pyro.clear_param_store()
 
 
 def table() -> tuple[Tensor, Tensor]:

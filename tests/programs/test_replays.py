@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -34,15 +34,11 @@ RECORDS, PAYS = 40, 3
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def early(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_double: None
+) -> None:
     monkeypatch.setattr(replays, "PAYS", PAYS)
     caplog.set_level(logging.INFO, "bdpvi")
-    pyro.clear_param_store()
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-    pyro.clear_param_store()
 
 
 def table() -> tuple[Tensor, Tensor]:

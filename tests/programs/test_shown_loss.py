@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import dp_accounting
@@ -18,42 +17,17 @@ from dp_accounting.rdp import RdpAccountant
 from pyro.infer import JitTrace_ELBO, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 from pyro.optim import SGD, Adam
+from steps import made, model, table
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from bdpvi import Ledger, PrivacyUtilityWarning, PrivateSVI
 from bdpvi.noise.keys import Key
 from bdpvi.programs.shown_loss import Undisclosed
 from bdpvi.releases.noisy_sum import NoisySum
 
+pytestmark = pytest.mark.usefixtures("fresh_store")
 DELTA = 1e-5
-
-
-@pytest.fixture(autouse=True)
-def fresh_store() -> Iterator[None]:
-    pyro.clear_param_store()
-    torch.manual_seed(0)
-    yield
-    pyro.clear_param_store()
-
-
-def table(records: int = 300) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(records, 3, generator=generator)
-    return x[:, :2], x[:, 0] + x[:, 2]
-
-
-def model(x: Tensor, y: Tensor | None = None) -> None:
-    w = pyro.sample("w", dist.Normal(x.new_zeros(2), x.new_tensor(1.0)).to_event(1))
-    with pyro.plate("records", len(x)):
-        pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
-
-
-def made(optim: Any = None, loss: Any = None, **settings: Any) -> PrivateSVI:
-    given: dict[str, Any] = {"clip": 1.0, "noise_multiplier": 2.0, "rate": 0.1, **settings}
-    return PrivateSVI(
-        model, AutoNormal(model), optim or Adam({"lr": 0.05}), loss or Trace_ELBO(), **given
-    )
 
 
 def test_a_script_that_uses_the_loss_runs_as_it_is() -> None:
@@ -134,7 +108,7 @@ def test_noise_is_as_said_and_a_record_moves_both_sums_by_less_than_is_charged(
         pyro.clear_param_store()
         torch.manual_seed(0)
         settings: dict[str, Any] = {"noise_multiplier": z, "noisy_loss": (bound, its), "seed": 1}
-        svi = made(SGD({"lr": 1.0}), clip=clip, rate=rate, **settings)
+        svi = made(optim=SGD({"lr": 1.0}), clip=clip, rate=rate, **settings)
 
         def noisy(mechanism: NoisySum, totals: list[Tensor], key: Key) -> list[Tensor]:
             return [total + by * mechanism.deviation for total in totals]
@@ -206,12 +180,18 @@ def test_copies_are_understood_and_loaders_are_told_at_once() -> None:
     svi = made()
     svi.step(x, y)
     svi.step(x.clone(), y.clone())
-    assert svi.steps == 2
+    for again in (TensorDataset(x, y), TensorDataset(x.clone(), y.clone())):
+        svi.step(DataLoader(again, batch_size=50).dataset)
+    assert svi.steps == 4
+    with pytest.raises(ValueError, match="other records than in the first call"):
+        svi.step(TensorDataset(x + 1, y))
+    with pytest.raises(ValueError, match="by one object if they are read by index"):
+        svi.step(Subset(TensorDataset(x, y), range(len(x))))
     pyro.clear_param_store()
     svi = made()
     batches = iter(loader)
     svi.step(*next(batches))
-    with pytest.raises(ValueError, match="hand over all records in every step, not the batches"):
+    with pytest.raises(ValueError, match="and not the batches of a DataLoader"):
         svi.step(*next(batches))
     assert svi.steps == 1
 

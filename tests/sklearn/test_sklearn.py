@@ -94,6 +94,22 @@ def test_predictions_are_those_of_the_release() -> None:
     assert model.predict(x).tolist() == model.classes_[expected.argmax(1)].tolist()
 
 
+@pytest.mark.parametrize("kind", ["float64", "float32", "int64"])
+@few
+def test_an_array_is_predicted_in_blocks_as_its_features_are(kind: str) -> None:
+    x, y = table(500)
+    model = PrivateLogisticRegression(50.0, **PUBLIC, draws=3, limit=1.5).fit(x, y)
+    many = np.random.default_rng(0).normal(CENTER, 3 * SCALE, (2500, 3)).astype(kind)
+    features = (many - CENTER) / SCALE
+    expected = model.release_.predict_proba(features)
+    np.testing.assert_allclose(model.predict_proba(many), expected, rtol=1e-12)
+    if kind == "int64":
+        return
+    many[1700, 1], features[1700, 1] = np.nan, 0.0  # counts as the centre
+    expected = model.release_.predict_proba(features)
+    np.testing.assert_allclose(model.predict_proba(many), expected, rtol=1e-6)
+
+
 def test_exact_constants_need_consent_and_are_named() -> None:
     x, y = table(200)
     model = PrivateLogisticRegression(from_data=True, classes=("no", "yes")).fit(x, y)

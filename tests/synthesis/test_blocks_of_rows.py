@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import pickle
-import secrets
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -15,16 +13,15 @@ import flat
 import numpy as np
 import pandas as pd
 import pytest
+from in_blocks import ROWS, SECRET, Dying, Seen, in_files
 from test_cli import run
 
 from bdpvi import Ledger
 from bdpvi.datasets import ColumnType, Schema, partition
 from bdpvi.datasets.table import Table
-from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
 from bdpvi.synthesis import Counts, Synthetic
 
-ROWS, SECRET = 3_000, Key(bytes(range(32)))
 DECLARED = Schema({"dose": ColumnType(low=0, high=3), "ward": ColumnType(kind="code")}, "By law.")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # for the owner
 
@@ -43,17 +40,9 @@ def patients() -> pd.DataFrame:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, known_keys: None) -> Path:
     """Return a folder with the table as a file, and as a folder of files; keys are known."""
-    frame = patients()
-    frame.to_csv(tmp_path / "all.csv", index=False)
-    (tmp_path / "parts").mkdir()
-    for number, start in enumerate(range(0, ROWS, 1_000)):
-        part = frame[start : start + 1_000]
-        part.to_parquet(tmp_path / "parts" / f"{number}.parquet", index=False, row_group_size=400)
-    monkeypatch.setattr(Transaction, "_key", lambda work, _, one: SECRET.child(one.purpose))
-    monkeypatch.setattr(secrets, "token_hex", lambda size: "0f" * size)
-    return tmp_path
+    return in_files(patients(), tmp_path)
 
 
 def made(table: Any, **more: Any) -> Synthetic:
@@ -94,38 +83,6 @@ def test_workers_change_nothing_and_see_no_key(folder: Path, workers: int) -> No
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         found = made(folder / "parts", schema=None, settings=None, executor=Seen(pool))
     assert found.to_bytes() == here
-
-
-class Seen(Executor):
-    """Workers that are handed no key and no noise."""
-
-    def __init__(self, pool: Executor) -> None:
-        self.pool = pool
-
-    def submit(self, f: Any, /, *given: Any, **named: Any) -> Future[Any]:
-        """Hand work in."""
-        sent = pickle.dumps((f, given, named))
-        assert b"bdpvi.noise" not in sent
-        assert SECRET.secret not in sent
-        return self.pool.submit(f, *given, **named)
-
-
-class Dying(Executor):
-    """This process, until a number of blocks is done; then a block cannot be read."""
-
-    def __init__(self, blocks: float) -> None:
-        self.left, self.done = blocks, 0
-
-    def submit(self, f: Any, /, *given: Any, **named: Any) -> Future[Any]:
-        """Do the work at once."""
-        future: Future[Any] = Future()
-        self.left -= 1
-        self.done += 1
-        if self.left < 0:
-            future.set_exception(OSError("disk lost"))
-        else:
-            future.set_result(f(*given, **named))
-        return future
 
 
 def test_a_block_that_is_lost_is_named_and_the_same_call_goes_on(folder: Path) -> None:

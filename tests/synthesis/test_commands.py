@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from program import run
 from test_cli import run as main
-from typer.testing import CliRunner
 
-from bdpvi.cli import app
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import intent
 from bdpvi.synthesis import load
@@ -43,13 +42,6 @@ REPORT = ("report.json", "report.html", "report.rows")
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {one.name: one.read_bytes() for one in folder.iterdir()}
-
-
-def run(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if done.exception is not None:
-        raise done.exception
-    return done.output
 
 
 def test_a_table_is_shared_and_more_rows_made(people: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from people_shared import FOUND, HELD_OUT, MADE, TRAIN, people
+from program import run
 from scipy.optimize import linprog
 from typer.testing import CliRunner
 
@@ -148,13 +149,6 @@ def test_who_is_kept_out_depends_on_no_other_row() -> None:
     without = frame[frame["who"] != 7]
     less, _ = hold_out(without, 0.1, key, "who")
     assert less.index.tolist() == [at for at in train.index if frame["who"][at] != 7]
-
-
-def run(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if done.exception is not None:
-        raise done.exception
-    return done.output
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,8 @@ from bdpvi import Ledger, Release
 from bdpvi.datasets import Schema, partition
 from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ColumnType
-from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ROW
-from bdpvi.releases.transaction import Transaction
 
-SECRET = Key(bytes(range(32)))
 PERSONS: dict[str, Any] = {"unit": "patient", "rows_per_unit": 2}
 OWNER = "ignore:for the owner only"
 
@@ -44,13 +40,11 @@ def visits() -> pd.DataFrame:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known_keys: None) -> Path:
     """Return a folder with a table, and the same in blocks of at most 900 rows; keys are known."""
     monkeypatch.setattr("bdpvi.datasets.objects.ROWS", 900)
     visits().to_csv(tmp_path / "visits.csv", index=False)
     partition(tmp_path / "visits.csv", by="patient", out=tmp_path / "parts", progress=False)
-    monkeypatch.setattr(Transaction, "_key", lambda work, _, one: SECRET.child(one.purpose))
-    monkeypatch.setattr(secrets, "token_hex", lambda size: "0f" * size)
     return tmp_path
 
 

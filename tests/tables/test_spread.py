@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import pickle
-import secrets
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -17,20 +15,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from in_blocks import ROWS, Dying, Seen, in_files
 from test_cli import run
 
 import bdpvi
 from bdpvi import Ledger, Release
 from bdpvi.datasets.records import Spread
 from bdpvi.datasets.table import Table
-from bdpvi.noise.keys import Key
 from bdpvi.regression.objective import signed_design
 from bdpvi.regression.objective_plan import Facts, plan
 from bdpvi.regression.perturbed_objective import SummedObjective
-from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import setup
-
-ROWS, SECRET = 3_000, Key(bytes(range(32)))
 
 
 def patients() -> pd.DataFrame:
@@ -48,17 +43,9 @@ def patients() -> pd.DataFrame:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, known_keys: None) -> Path:
     """Return a folder with the table as a file, and as a folder of files; keys are known."""
-    frame = patients()
-    frame.to_csv(tmp_path / "all.csv", index=False)
-    (tmp_path / "parts").mkdir()
-    for number, start in enumerate(range(0, ROWS, 1_000)):
-        part = frame[start : start + 1_000]
-        part.to_parquet(tmp_path / "parts" / f"{number}.parquet", index=False, row_group_size=400)
-    monkeypatch.setattr(Transaction, "_key", lambda work, _, one: SECRET.child(one.purpose))
-    monkeypatch.setattr(secrets, "token_hex", lambda size: "0f" * size)
-    return tmp_path
+    return in_files(patients(), tmp_path)
 
 
 def private(table: Any, **more: Any) -> Release:
@@ -110,37 +97,6 @@ def test_workers_change_nothing_and_see_no_key(
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         found = private(folder / "parts", ledger=Ledger(), executor=Seen(pool), **given)
     assert torch.equal(found.samples, here.samples)
-
-
-class Seen(Executor):
-    """Workers that are handed no key and no noise."""
-
-    def __init__(self, pool: Executor) -> None:
-        self.pool = pool
-
-    def submit(self, f: Any, /, *given: Any, **named: Any) -> Future[Any]:
-        """Hand work in."""
-        sent = pickle.dumps((f, given, named))
-        assert b"bdpvi.noise" not in sent
-        assert SECRET.secret not in sent
-        return self.pool.submit(f, *given, **named)
-
-
-class Dying(Executor):
-    """This process, until a number of blocks is done; then a block cannot be read."""
-
-    def __init__(self, blocks: float) -> None:
-        self.left = blocks
-
-    def submit(self, f: Any, /, *given: Any, **named: Any) -> Future[Any]:
-        """Do the work at once."""
-        future: Future[Any] = Future()
-        self.left -= 1
-        if self.left < 0:
-            future.set_exception(OSError("disk lost"))
-        else:
-            future.set_result(f(*given, **named))
-        return future
 
 
 @pytest.mark.filterwarnings("ignore:for the owner only")

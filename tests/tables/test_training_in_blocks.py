@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from in_blocks import ROWS
 from rehearsals import left_out
 from test_cli import run
 
@@ -20,15 +20,13 @@ from bdpvi import DPVI, Ledger, Release
 from bdpvi._ground import checkpoint
 from bdpvi.datasets import constants_of, partition
 from bdpvi.datasets.table import Table
-from bdpvi.noise.keys import Key
 from bdpvi.programs import sources
 from bdpvi.programs.course import Course
 from bdpvi.programs.sources import Windows
-from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import setup
 from bdpvi.tables.prepared import Prepared
 
-ROWS, STEPS, SECRET = 3_000, 24, Key(bytes(range(32)))
+STEPS = 24
 CLASSES = ("low", "mid", "high")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # for the owner
 
@@ -57,7 +55,7 @@ class Short(DPVI):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known_keys: None) -> Path:
     """Return a folder with a table, and the same in blocks; keys are known, trainings short.
 
     The noise of the steps, a function of public numbers that takes a minute, is not searched for.
@@ -65,8 +63,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("bdpvi.datasets.objects.ROWS", 700)
     visits().to_csv(tmp_path / "visits.csv", index=False)
     partition(tmp_path / "visits.csv", by="who", out=tmp_path / "parts", progress=False)
-    monkeypatch.setattr(Transaction, "_key", lambda work, _, one: SECRET.child(one.purpose))
-    monkeypatch.setattr(secrets, "token_hex", lambda size: "0f" * size)
     monkeypatch.setattr("bdpvi.programs.plan.steps_within", lambda run, *price: run)
     monkeypatch.setattr(setup, "DPVI", Short)
     return tmp_path

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 
 import torch
-from scipy import optimize
 from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.estimators import MeanEstimate, within
+from bdpvi.privacy.solve import brent
 
 _PRECISION = 1e-9
 
@@ -86,7 +86,7 @@ def _largest_mean(fraction: Tensor, counts: Tensor, log_odds: float) -> float:
         low, high = high, high + (1 - high) / 2
     if not high < 1:
         return 1.0
-    mean = float(optimize.brentq(excess, low, high, rtol=_PRECISION))
+    mean = brent(excess, low, high, rtol=_PRECISION)
     while mean < high and excess(mean) < 0:  # approach the root from above
         mean = min(high, mean * (1 + _PRECISION))
     return mean

@@ -120,6 +120,8 @@ def _within(guide: object) -> Iterator[Any]:
 
 def check_unused(guide: object) -> None:
     """Raise ValueError if a guide of Pyro's, or a part of one, has been run."""
+    if guide is None:
+        return
     from pyro.contrib.easyguide import EasyGuide  # late: settings need none
     from pyro.infer.autoguide import AutoGuide
     from pyro.infer.autoguide.effect import AutoMessenger

@@ -55,8 +55,6 @@ from bdpvi.bayesian.optimum.box import widest
 from bdpvi.bayesian.optimum.displacements import norm
 from bdpvi.bayesian.optimum.elbo import Point, inverse_root
 from bdpvi.bayesian.optimum.weighted import Weighted
-from bdpvi.guides.full_rank import FullRank
-from bdpvi.guides.mean_field import MeanField
 from bdpvi.models.contract import Model
 from bdpvi.models.family import smooth
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -275,6 +273,8 @@ def of_optimum(
 
 def certifies(model: Model, guide: Guide, columns: int) -> bool:
     """Return whether draws from the optimum have a range for any record, for the table at hand."""
+    from bdpvi.guides import FullRank, MeanField  # late: they load Pyro
+
     if type(guide) not in (FullRank, MeanField) or guide.noise_scale is not None or guide.ridge:
         return False
     return of_any_table(model, columns, added=False) is not None

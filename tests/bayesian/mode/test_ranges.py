@@ -15,6 +15,7 @@ from typing import Any
 import pyro.distributions as dist
 import pytest
 import torch
+from test_modes import pair
 from torch import Tensor
 
 import bdpvi
@@ -111,14 +112,6 @@ def refit(model: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         if float(step @ hessian @ step) < 1e-24:
             break
     return w, torch.autograd.functional.hessian(loss, w)
-
-
-def pair(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> GaussianPairs:
-    """Return N(m, H⁻¹) against another."""
-    factor = torch.linalg.cholesky(torch.linalg.inv(one[1]))
-    r, axes = torch.linalg.eigh(factor.T @ other[1] @ factor)
-    shift = torch.linalg.solve(factor, other[0] - one[0])
-    return GaussianPairs(r.unsqueeze(0), (r * (axes.T @ shift).square()).unsqueeze(0))
 
 
 def fitted(model: Any, data: Dataset, neighbours: Mode | None = None) -> bdpvi.Fit:
