@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from bdpvi._ground.lazy import lazy
 
 if TYPE_CHECKING:
-    from bdpvi.regression.group_moments import NoisyGroups
+    from bdpvi.regression.noisy_groups import NoisyGroups
     from bdpvi.regression.noisy_scores import NoisyScores
     from bdpvi.regression.objective import ObjectivePerturbation
 else:
     __getattr__ = lazy(
         __name__,
         {
-            "group_moments": ("NoisyGroups",),
+            "noisy_groups": ("NoisyGroups",),
             "noisy_scores": ("NoisyScores",),
             "objective": ("ObjectivePerturbation",),
         },

@@ -19,7 +19,8 @@ sampling error are those of three independent normals with a known noisy sum.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -50,6 +51,7 @@ class GroupMoments:
         square: Σ ωy².
         feature_noise, sum_noise, product_noise, group_noise, square_noise: of each of these.
         count_noise: of n.
+        relative: what n is in proportion to, as far as is known, (G,); None if nothing is.
     """
 
     features: Tensor
@@ -63,6 +65,7 @@ class GroupMoments:
     product_noise: float
     group_noise: float
     square_noise: float
+    relative: Tensor | None = None
 
     @property
     def rows(self) -> float:
@@ -80,7 +83,8 @@ class Shrunk(NamedTuple):
 def shrunk(made: GroupMoments) -> Shrunk:
     """Return the groups' sums, shrunk to what they share: n to its mean, Σ x to the mean of x."""
     counts, size = made.sums[:, -1], made.rows
-    n, left = _shrink(counts, counts.mean().expand_as(counts), made.count_noise)
+    relative = torch.ones_like(counts) if made.relative is None else made.relative
+    n, left = _shrink(counts, counts.mean() * relative / relative.mean(), made.count_noise)
     columns, variances = [], []
     for at, mean in enumerate((made.features[-1, :-1] / size).tolist()):
         one, rest = _shrink(made.sums[:, at], mean * n, made.sum_noise)
@@ -107,6 +111,9 @@ class MixedPosterior:
         variances: of each, (p + G,).
         covariance: of all, (p + G, p + G); None if there are more than :data:`WHOLE`.
         log_scale, log_spread: mean and standard deviation.
+        near: the standard deviation below which a weight's step to here is short enough for what is
+            linear only near a point; 0 if the step was too long.
+        uncertain: the mean variance of the intercept and an effect together.
     """
 
     mean: Tensor
@@ -114,6 +121,21 @@ class MixedPosterior:
     covariance: Tensor | None
     log_scale: tuple[float, float]
     log_spread: tuple[float, float]
+    near: float = math.inf
+    uncertain: float = 0.0
+
+    def among(self, seen: Tensor, prior: Prior) -> MixedPosterior:
+        """Return the posterior of more weights, (p,), of which the others have their prior."""
+        known = torch.cat([seen, seen.new_ones(len(self.mean) - int(seen.sum()))])
+        mean = self.mean.new_zeros(len(known))
+        mean[: len(seen)] = prior.mean
+        variances = prior.sd.square().expand(len(known)).clone()
+        whole = None
+        if self.covariance is not None:
+            whole = variances.diag()
+            whole[torch.outer(known, known)] = self.covariance.flatten()
+        mean[known], variances[known] = self.mean, self.variances
+        return replace(self, mean=mean, variances=variances, covariance=whole)
 
 
 class _Given(NamedTuple):
@@ -145,6 +167,14 @@ class _Given(NamedTuple):
         of_w = (self.joint @ self.cov * self.joint).sum(1)
         of_w[len(self.w) :] += self.own - self.turn.square().sum(0)
         return of_w
+
+    @property
+    def uncertain(self) -> float:
+        """The mean variance of the last weight, of ones, and u together."""
+        both = self.slope.clone()
+        both[:, -1] += 1
+        left = (both @ self.cov * both).sum(1) + self.own - self.turn.square().sum(0)
+        return float(left.mean())
 
     @property
     def covariance(self) -> Tensor:
@@ -214,7 +244,11 @@ def _variance(
 
 
 def mixed_posterior(
-    made: GroupMoments, prior: Prior, spread: Prior, largest: float
+    made: GroupMoments,
+    prior: Prior,
+    spread: Prior,
+    largest: float,
+    given: Callable[[Tensor, float], Tensor] | None = None,
 ) -> MixedPosterior:
     """Return the posterior; see the module.
 
@@ -223,19 +257,25 @@ def mixed_posterior(
         prior: of w, (p,).
         spread: of log τ.
         largest: the bound of targets.
+        given: for scores, where σ is 1: w from its estimate and the variance of effects, both
+            given τ.
     """
     known, middle, sd = shrunk(made), float(spread.mean), float(spread.sd)
     steps = torch.linspace(-_REACH, _REACH, _GRID, dtype=torch.float64)
     at, width = middle, sd
     least = _LEAST * largest**2
-    w, sigma2 = torch.zeros_like(made.products), max(made.square / made.rows, least)
+    w = torch.zeros_like(made.products)
+    sigma2 = max(made.square / made.rows, least) if given is None else 1.0
     for _ in range(_ROUNDS):
         grid, each, sigmas = at + width * steps, [], []
         for log in grid.tolist():
             tau2, own = math.exp(2 * log), sigma2
-            for _ in range(2):
+            for _ in range(2 if given is None else 0):
                 one = _given(made, known, prior, w, tau2, own)
                 own = max(_variance(made, known, one, tau2, own), least)
+            if given is not None:
+                one = _given(made, known, prior, w, tau2, own)
+                one = one._replace(w=given(one.w, one.uncertain))
             each.append(one)
             sigmas.append(own)
         logs = torch.tensor([one.evidence for one in each]).double()
@@ -268,4 +308,11 @@ def _mixed(
     noise += (size * made.feature_noise) ** 2
     relative = 2 / made.rows + noise / (made.rows * variance) ** 2
     error = math.sqrt(relative + float(weight @ (sigmas / variance - 1).square())) / 2
-    return MixedPosterior(mean, variances, whole, (math.log(variance) / 2, error), (log, width))
+    return MixedPosterior(
+        mean=mean,
+        variances=variances,
+        covariance=whole,
+        log_scale=(math.log(variance) / 2, error),
+        log_spread=(log, width),
+        uncertain=sum(share * one.uncertain for share, one in pairs),
+    )

@@ -19,7 +19,7 @@ from bdpvi.releases.noisy_sum import NoisySum
 
 _LEAST = 0.02
 _SMALLEST = 0.05
-_EMPTY = 2.0
+EMPTY = 2.0
 """Standard deviations of noise below which a level's count says nothing."""
 
 
@@ -190,7 +190,7 @@ def join_levels(first: Round, levels: Tensor | None) -> Joined:
     place, none = torch.eye(k, dtype=torch.float64), torch.zeros(k, dtype=torch.bool)
     if levels is None:
         return Joined(~none, none, none, place)
-    least, counts = _EMPTY * first.curvature_noise, first.curvature.diagonal()
+    least, counts = EMPTY * first.curvature_noise, first.curvature.diagonal()
     own = (levels == -1) | (counts >= least)
     pooled, aside, used = none.clone(), none.clone(), own.clone()
     means = first.curvature[:, -1] / count_of(first.curvature)

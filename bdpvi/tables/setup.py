@@ -19,7 +19,7 @@ from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.left import SPENT, together
 from bdpvi.programs.dpvi import DPVI
-from bdpvi.regression.group_moments import NoisyGroups
+from bdpvi.regression.noisy_groups import NoisyGroups
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.score_release import ScorePlan

@@ -82,11 +82,6 @@ def _check_group(asked: Request) -> None:
     what = "logistic" if model is None else model.kind
     if what not in MIXED:
         raise ValueError(f"group={name!r}: mixed models are {', '.join(MIXED)}, not {what}")
-    if asked.groups_are_features and what != "linear":
-        raise ValueError(
-            f"group={name!r}: a mixed {what} regression takes groups as records, unit={name!r} "
-            f"(--unit {name}) with rows_per_unit; a linear one takes them as features, too"
-        )
     if asked.groups_are_features and public.hashed:
         raise ValueError(f"group={name!r}: hashed=True would mix groups; leave it out")
     columns = () if asked.constants is None else asked.constants.columns

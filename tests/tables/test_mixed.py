@@ -85,6 +85,39 @@ def test_groups_that_are_features_have_effects_drawn_to_zero(tmp_path: Path) -> 
     assert [one["expected"] for one in scored] == pytest.approx(here.head(3).tolist(), rel=1e-9)
 
 
+@pytest.mark.parametrize(("target", "model"), [("sick", None), ("count", COUNTS)])
+def test_scored_groups_have_effects_and_a_file(target: str, model: Any, tmp_path: Path) -> None:
+    """One charge, effects near the truth, and the same predictions from a file."""
+    frame = table(25, 1200, seed=1)
+    given: dict[str, Any] = {"positive": "yes"} if model is None else {}
+    ledger = bdpvi.Ledger()
+    release = bdpvi.private(
+        frame, target=target, epsilon=3.0, model=model, ledger=ledger,
+        public=known(frame, target, levels=True), **given,
+    )  # fmt: skip
+    (paid,) = (entry for entry in ledger.entries() if entry.kind == "release")
+    assert len(paid.events or ()) == 1
+    assert release.cost.worst_case is not None
+    assert 2.97 < release.cost.worst_case.epsilon <= 3
+    summary = release.summary()
+    rows = {one.name: one for one in summary.coefficients}
+    assert rows["age"].measured
+    assert rows["age"].mean == pytest.approx(0.03, abs=0.008)
+    assert summary.spread is not None
+    assert summary.spread[4]
+    assert summary.spread[1] == pytest.approx(0.8, abs=0.4)
+    plain = frame.assign(age=50.0).drop_duplicates("clinic").sort_values("clinic")
+    here = release.predict_mean(plain)
+    truth = (frame[target] == "yes") if model is None else frame[target]
+    means = truth.groupby(frame["clinic"]).mean()
+    assert np.corrcoef(here, means)[0, 1] > 0.9
+    assert release.predict_mean(plain.assign(clinic="another")).std() < 0.01
+    path = tmp_path / "release.json"
+    bdpvi.save_release(release, path)
+    again = bdpvi.load_release(path)
+    assert again.predict_mean(plain).tolist() == here.tolist()
+
+
 @pytest.mark.parametrize(
     ("target", "model"), [("sick", None), ("number", LINEAR), ("count", COUNTS)]
 )
@@ -159,8 +192,6 @@ def test_rows_of_a_person_are_no_unit() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"target": "sick", "positive": "yes"}, "takes groups as records, unit='clinic'"),
-        ({"target": "count", "model": COUNTS}, "takes groups as records, unit='clinic'"),
         (
             {"target": "count", "model": BayesianNegativeBinomialRegression(largest=9)},
             "group='clinic': mixed models are logistic, linear, poisson, not negative binomial",
