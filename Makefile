@@ -34,14 +34,24 @@ test-all: $(VENV)/installed  ## the tests that make test leaves out: comparisons
 plain: $(VENV)/installed  ## tests of numerics as on a processor without vectors or fused operations
 	ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=generic OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" $(NUMERICS)
 
-ranges:  ## the tests with the oldest and with the newest releases that are supported; downloads CUDA builds of torch
+RANGES ?= 3.10=lowest-direct 3.10=highest 3.12=highest 3.13=highest 3.14=highest
+SHOWN := numpy|pandas|pyarrow|scipy|scikit-learn|torch|pyro-ppl|opacus|flwr
+
+ranges:  ## the tests with the oldest and with the newest releases that are supported, into docs/benchmarks/ranges.txt; downloads CUDA builds of torch
 	$(PYTHON) -m venv build/uv
 	build/uv/bin/python -m pip install -q uv
-	for end in lowest-direct highest; do \
-	  build/uv/bin/uv venv -q --clear build/$$end && \
-	  build/uv/bin/uv pip install -q --python build/$$end --resolution $$end -e '.[test]' && \
-	  OMP_NUM_THREADS=1 build/$$end/bin/python -m pytest -q -n 2 --dist worksteal -m 'not slow' -o filterwarnings=default || exit 1; \
+	mkdir -p build/ranges
+	echo "make ranges" > build/ranges/ranges.txt
+	for one in $(RANGES); do \
+	  uv=build/uv/bin/uv own=build/ranges/$$one && \
+	  $$uv venv -q --clear --python $${one%=*} $$own && \
+	  $$uv pip install -q --python $$own --resolution $${one#*=} -e '.[test]' && \
+	  OMP_NUM_THREADS=1 $$own/bin/python -m pytest -q -n 2 --dist worksteal -o filterwarnings=default | tee $$own/tests.txt; \
+	  { echo; echo "$$one: $$(tail -n 1 $$own/tests.txt)"; \
+	    $$uv pip freeze --python $$own | grep -E "^($(SHOWN))==" | paste -sd ' '; } >> build/ranges/ranges.txt; \
 	done
+	mv build/ranges/ranges.txt docs/benchmarks/ranges.txt
+	! grep -E "failed|error" docs/benchmarks/ranges.txt
 
 lint: $(VENV)/installed  ## ruff, which room imports which, and mypy for three systems and the oldest Python
 	$(BIN)/ruff check .
