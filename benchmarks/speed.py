@@ -69,7 +69,11 @@ def ratio(own: Callable[[], object], other: Callable[[], object], turns: int) ->
     return float(median(both[:, 0]) / median(both[:, 1]))
 
 
-def megabytes() -> float:
+def held() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def most() -> float:
     return getrusage(RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -96,11 +100,11 @@ def of_release(name: str) -> float:
 
     sizes = {"first": (400, 10), "release": (40_000, 10)}
     x, y = (torch.from_numpy(one).double() for one in arrays(*sizes.get(name, (1_000_000, 20))))
-    model, made, before = bdpvi.BayesianLogisticRegression(intercept=False), [], megabytes()
+    model, made, before = bdpvi.BayesianLogisticRegression(intercept=False), [], held()
     data = bdpvi.Dataset(x, y)
     fit = taken(lambda: made.append(bdpvi.fit(model, Laplace(model), data, progress=False)))
     release = taken(lambda: bdpvi.release(made[0], draws=1))
-    return {"release": release / fit, "large MB": megabytes() - before}.get(name, release)
+    return {"release": release / fit, "large MB": most() - before}.get(name, release)
 
 
 def of_private(name: str) -> float:
@@ -124,9 +128,9 @@ def of_private(name: str) -> float:
     private(frame[:5000])  # loads what is loaded late
     if name != "fit MB":
         return ratio(lambda: private(frame), lambda: other.fit(x, y), 3)
-    before = megabytes()
+    before = held()
     private(frame)
-    return megabytes() - before
+    return most() - before
 
 
 def of_step(name: str, peer: str) -> float:
@@ -135,7 +139,7 @@ def of_step(name: str, peer: str) -> float:
     found = against_d3p.ours(d := 100 if name == "d3p 100" else 10, 0, 1000, "cpu")
     own = found["PrivateSVI, Trace_ELBO"]["step"]
     if name == "step":
-        return own / found["SVI, JitTrace_ELBO"]["step"]
+        return own / found["SVI, Trace_ELBO"]["step"]
     ask = [peer, against_d3p.__file__, "--only-peer", "--features", str(d)]
     return float(own / json.loads(subprocess.check_output(ask))[0]["step"])
 
@@ -150,14 +154,15 @@ def measured(name: str, peer: str, profiled: bool = False) -> tuple[float, str]:
 
             found = float(np.divide(*noise.measured(int(float(name.split()[1])), "cpu")))
         elif kind in COMMANDS:
-            found = of_command(name, "again" if profiled else name)
+            found = of_command(name, name + profiled * " again")
         elif kind in ("step", "d3p"):
             found = of_step(name, peer)
         else:
             found = (of_private if kind in ("fit", "proba") else of_release)(name)
     if profiled:
         pstats.Stats(profile, stream=shown).strip_dirs().sort_stats("tottime").print_stats(6)
-    return found, "\n".join(one for one in shown.getvalue().splitlines() if "(" in one)
+    lines = [one for one in shown.getvalue().splitlines() if one.endswith((")", "}"))]
+    return found, "\n".join(lines[1:])
 
 
 def alone(*given: Any) -> tuple[float, str]:

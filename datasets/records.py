@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:  # settings need not load bars
     from bdpvi._ground.progress import Track
@@ -84,9 +84,7 @@ class People:
         budget: Budget | None = None,
         parts: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
-        """Charge this ledger from now on; None means their own, as :meth:`of` returns it.
-
-        Persons without a name are those whom the ledger names.
+        """Charge this ledger from now on, which names persons that have no name; None is their own.
 
         Raises:
             ValueError: if another ledger has charges, or the ledger has another budget or unit.
@@ -193,8 +191,7 @@ class Spread(Generic[T]):
 
     def map(self, f: Callable[..., S], *public: Any) -> Spread[S]:
         """Do :meth:`Held.map`: ``f`` is applied in every sum, so that nothing is kept in memory."""
-        made: Any = replace(self, steps=(*self.steps, (f, public)))
-        return made  # type: ignore[no-any-return]
+        return cast("Spread[S]", replace(self, steps=(*self.steps, (f, public))))
 
     def first(self) -> T:
         """Return the records of the first block that are read first."""
@@ -322,13 +319,6 @@ def sum_of_results(one: Any, other: Any) -> Any:
         both = {name: sum_of_results(one[name], other[name]) for name in one if name in other}
         return {**one, **other, **both}
     return one + other
-
-
-class Largest(float):
-    """A number whose sum with another is the larger of both."""
-
-    def __add__(self, other: float) -> Largest:
-        return Largest(max(self, other))
 
 
 def _sum_of(

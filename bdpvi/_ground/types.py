@@ -147,3 +147,10 @@ def tell_owner(count: int, noun: str, why: str, stacklevel: int = 3) -> None:
             PrivacyUtilityWarning,
             stacklevel=stacklevel + 1,
         )
+
+
+class Largest(float):
+    """A number whose sum with another is the larger of both."""
+
+    def __add__(self, other: float) -> Largest:
+        return Largest(max(self, other))

@@ -52,6 +52,8 @@ class GroupMoments:
         feature_noise, sum_noise, product_noise, group_noise, square_noise: of each of these.
         count_noise: of n.
         relative: what n is in proportion to, as far as is known, (G,); None if nothing is.
+        away: the mean square of effects' distance from where the moments were taken, if it is less
+            than τ²; an error of n moves t by so much.
     """
 
     features: Tensor
@@ -66,6 +68,7 @@ class GroupMoments:
     group_noise: float
     square_noise: float
     relative: Tensor | None = None
+    away: float = math.inf
 
     @property
     def rows(self) -> float:
@@ -194,8 +197,9 @@ def _given(
     a = at_least(made.features, 1e-3 * made.rows)
     of_a = made.feature_noise**2 / 2 * (w @ w * eye + torch.outer(w, w))
     fixed = sigma2 * a + made.product_noise**2 * eye + of_a
-    fixed = fixed + len(n) * tau2 * left.diag()
-    own = sigma2 * n + made.group_noise**2 + left @ w.square() + left[-1] * tau2
+    away = min(made.away, tau2)
+    fixed = fixed + len(n) * away * left.diag()
+    own = sigma2 * n + made.group_noise**2 + left @ w.square() + left[-1] * away
     block = own + tau2 * n.square()  # of groups, diagonal
     top = fixed + tau2 * s.T @ s
     across = sigma2 * s + tau2 * n[:, None] * s  # (G, p)
@@ -257,8 +261,7 @@ def mixed_posterior(
         prior: of w, (p,).
         spread: of log τ.
         largest: the bound of targets.
-        given: for scores, where σ is 1: w from its estimate and the variance of effects, both
-            given τ.
+        given: for scores, where σ is 1: w from its estimate and τ².
     """
     known, middle, sd = shrunk(made), float(spread.mean), float(spread.sd)
     steps = torch.linspace(-_REACH, _REACH, _GRID, dtype=torch.float64)
@@ -275,7 +278,7 @@ def mixed_posterior(
                 own = max(_variance(made, known, one, tau2, own), least)
             if given is not None:
                 one = _given(made, known, prior, w, tau2, own)
-                one = one._replace(w=given(one.w, one.uncertain))
+                one = one._replace(w=given(one.w, tau2))
             each.append(one)
             sigmas.append(own)
         logs = torch.tensor([one.evidence for one in each]).double()

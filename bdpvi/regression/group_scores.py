@@ -3,7 +3,8 @@ r"""Noisy scores of groups: logistic and Poisson mixed models from a few Gaussia
 With z a row's features and 1, and e_g the indicator of its group, x = (z, ce_g) is a design, and a
 round is one of noisy scores (:mod:`bdpvi.models.scores`): a row adds s x and h xxᵀ, together at
 most B long. As it touches one group, many groups cost what few do; entries for pairs of groups are
-0 for any table, and are not released. The first round has no groups, and gives a start.
+0 for any table, and are not released. The first round has no groups, and gives a start, and counts
+a narrower bound.
 
 A round is taken at a point w, u, where t = Σ s x ≈ M(δ, u' − u) + ε for the true w + δ and u', M =
 Σ h xxᵀ and Var ε ≤ M: t + M(0, u) are the moments of a linear mixed model with σ = 1, and
@@ -12,7 +13,7 @@ so the mean of a row is E g(zᵀw + u + ξ), ξ ~ N(0, v), as in the M step of v
 without ξ the estimate is attenuated (Breslow and Lin, Biometrika 82, 1995). It is g at κ(zᵀw + u),
 κ² = 1/(1 + πv/8), of the logit (MacKay, Neural Computation 4, 1992), whose slope has the factor κ;
 and at zᵀw + u + v/2 of the logarithm. As h then is at most that of the mean, no row gets longer.
-Given another τ, v is another, and so is w for the same mean.
+Given another τ, v is another, 1/v = 1/τ² + 1/e², and so is w for the same mean.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch import Tensor
 from bdpvi.datasets.dataset import Data
 from bdpvi.models.contract import Prior
 from bdpvi.models.mixed import MixedRegression
+from bdpvi.models.poisson import PoissonScores
 from bdpvi.models.scores import Parts, ScoreParts
 from bdpvi.regression.group_moments import GroupedRows, GroupPlan
 from bdpvi.regression.group_posterior import (
@@ -35,13 +37,17 @@ from bdpvi.regression.group_posterior import (
     mixed_posterior,
     shrunk,
 )
-from bdpvi.regression.score_posterior import NormalPrior
-from bdpvi.regression.score_rounds import EMPTY, Place, noisy, start, summed
+from bdpvi.regression.score_posterior import NormalPrior, Round
+from bdpvi.regression.score_rounds import EMPTY, Place, count_of, noisy, start, summed
 from bdpvi.releases.exact_sums import SLACK, exact_sum, symmetric, triangle_weights
 from bdpvi.releases.noisy_sum import NoisySum
 
 if TYPE_CHECKING:
     from bdpvi.noise.keys import Key
+
+
+_FEW, _TIMES = 4.0, 4.0
+"""Later rounds cut counts at the sum of this and as many times their noisy mean, if it is less."""
 
 
 class GroupPoint(NamedTuple):
@@ -50,25 +56,32 @@ class GroupPoint(NamedTuple):
     Attributes:
         w: weights, (p,).
         u: effects, (G,).
-        variance: v.
+        spread: the τ² that they were drawn to 0 by.
+        error: the variance of their errors before that; infinite where nothing is known of them.
     """
 
     w: Tensor
     u: Tensor
-    variance: float
+    spread: float
+    error: float = math.inf
 
-    def given(self, logit: bool, step: Tensor, variance: float) -> Tensor:
-        """Return the step from w whose mean is that of another step at v, for another variance.
+    def variance(self, spread: float) -> float:
+        """Return v, of the effects given u, for this τ²."""
+        return spread if math.isinf(self.error) else 1 / (1 / spread + 1 / self.error)
+
+    def given(self, logit: bool, step: Tensor, spread: float) -> Tensor:
+        """Return the step from w whose mean for this τ² is that of another step for the point's.
 
         >>> point = GroupPoint(torch.tensor([1.0, 0.0]), torch.zeros(3), 0.0)
         >>> point.given(False, torch.zeros(2), 0.5).tolist()
         [0.0, -0.25]
         """
+        used, own = self.variance(self.spread), self.variance(spread)
         if not logit:
             moved = step.clone()
-            moved[-1] += (self.variance - variance) / 2
+            moved[-1] += (used - own) / 2
             return moved
-        return (self.w + step) * (_shrinkage(self.variance) / _shrinkage(variance)) - self.w
+        return (self.w + step) * (_shrinkage(used) / _shrinkage(own)) - self.w
 
     def relative(self, logit: bool) -> Tensor:
         """Return what Σ h of a group is in proportion to where its other features are 0, (G,)."""
@@ -84,6 +97,7 @@ class GroupPoint(NamedTuple):
             made,
             products=made.products + known.T @ self.u,
             by_group=made.by_group + known[:, -1] * self.u,
+            away=self.variance(self.spread),
         )
 
     def moved(
@@ -97,9 +111,12 @@ class GroupPoint(NamedTuple):
         whole = replace(found, mean=torch.cat([self.w + step, u]), near=near)
         step = step * min(1.0, furthest / max(long, 1e-12))
         if not logit:  # a sum of e^a, linear at a too small a, asks for too much
-            up = (u - self.u).clamp(min=0)
-            u = u - up + up.log1p()
-        return GroupPoint(self.w + step, u, found.uncertain), whole
+            far = (u - self.u - furthest).clamp(min=0)
+            u = u - far + far.log1p()
+        spread = math.exp(2 * found.log_spread[0])
+        known = 1 / found.uncertain - 1 / spread
+        error = 1 / known if known > 0 else math.inf
+        return GroupPoint(self.w + step, u, spread, error), whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +144,9 @@ class ScoredGroups(GroupPlan):
         x = torch.cat([rows.x, rows.groups.to(rows.x) * self.part], 1)
         shrinkage, w = 1.0, at.w.clone()
         if self.logit:
-            shrinkage = _shrinkage(at.variance)
+            shrinkage = _shrinkage(at.variance(at.spread))
         else:
-            w[-1] += at.variance / 2
+            w[-1] += at.variance(at.spread) / 2
         point = torch.cat([w, at.u / self.part]) * shrinkage
         made = self.family.parts(x, rows.y, self.length, point, math.inf)
         return x, made._replace(curvature=made.curvature * shrinkage)
@@ -189,6 +206,16 @@ class ScoredGroups(GroupPlan):
             square_noise=0.0,
         )
 
+    def _narrowed(self, begun: Round) -> ScoreParts:
+        """Return the family with a bound of counts by their noisy mean, from the first round."""
+        if not isinstance(self.family, PoissonScores):
+            return self.family
+        largest = self.family.largest
+        mean = largest * float(begun.score[-1]) / count_of(begun.curvature)
+        return replace(
+            self.family, largest=min(largest, float(math.ceil(_FEW + _TIMES * max(mean, 0.0))))
+        )
+
     def posterior(self, data: Data, model: MixedRegression, key: Key) -> MixedPosterior:
         """Release all rounds, and return the posterior that follows from the last."""
         p = self.columns
@@ -207,7 +234,7 @@ class ScoredGroups(GroupPlan):
         w, *_ = start(self.family, begun, self.radius, prior)
         seen = begun.curvature.diagonal() >= EMPTY * begun.curvature_noise
         seen[-1] = True
-        kept = replace(self, columns=int(seen.sum()))
+        kept = replace(self, columns=int(seen.sum()), family=self._narrowed(begun))
         at = GroupPoint(w[seen], mean.new_zeros(self.groups), math.exp(2 * float(spread.mean)))
         for number, multiplier in enumerate(later, 1):
             flat = data.parts.sum(_scores, model, kept, seen, at)
@@ -223,7 +250,7 @@ def _at(
 ) -> MixedPosterior:
     """Return the posterior of a round: of the step from a point, and of effects."""
     return mixed_posterior(
-        made, prior, spread, 0.0, lambda step, variance: at.given(logit, step, variance)
+        made, prior, spread, 0.0, lambda step, spread: at.given(logit, step, spread)
     )
 
 

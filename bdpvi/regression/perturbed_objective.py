@@ -26,8 +26,8 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from bdpvi._ground.types import BELOW
-from bdpvi.datasets.records import Held, Largest, Records, depth, sum_of_results
+from bdpvi._ground.types import BELOW, Largest
+from bdpvi.datasets.records import Held, Records, depth, sum_of_results
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_step
 from bdpvi.regression.objective_plan import CONSTANT, LAST, ObjectivePlan

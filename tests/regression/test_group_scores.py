@@ -98,18 +98,16 @@ def test_moments_are_the_scores_of_the_rows_with_noise_of_the_longest(family: Sc
     torch.testing.assert_close(quiet.sums, g.T @ (h[:, None] * some.x), atol=1e-4, rtol=0)
 
 
-def test_a_mean_is_the_same_whatever_variance_effects_are_given() -> None:
-    """A step at one variance, and the one of the same mean at another."""
+def test_a_mean_is_the_same_whatever_spread_effects_are_given() -> None:
+    """A step at one τ², and the one of the same mean at another; errors bound the variance."""
     z, step = torch.tensor([0.7, -1.0, 1.0]).double(), torch.tensor([0.1, 0.2, -0.3]).double()
-    at = GroupPoint(W, torch.zeros(2), 0.4)
-    other = at.given(True, step, 1.5)
-    both = [
-        float(z @ (W + one)) / math.sqrt(1 + math.pi * v / 8)
-        for one, v in ((step, 0.4), (other, 1.5))
-    ]
+    at = GroupPoint(W, torch.zeros(2), 0.4, error=0.6)
+    assert at.variance(1.5) == pytest.approx(1.5 - 1.5**2 / (1.5 + 0.6))
+    steps = ((step, at.variance(0.4)), (at.given(True, step, 1.5), at.variance(1.5)))
+    both = [float(z @ (W + one)) / math.sqrt(1 + math.pi * v / 8) for one, v in steps]
     assert both[0] == pytest.approx(both[1])
-    other = at.given(False, step, 1.5)
-    both = [math.exp(float(z @ (W + one)) + v / 2) for one, v in ((step, 0.4), (other, 1.5))]
+    steps = ((step, at.variance(0.4)), (at.given(False, step, 1.5), at.variance(1.5)))
+    both = [math.exp(float(z @ (W + one)) + v / 2) for one, v in steps]
     assert both[0] == pytest.approx(both[1])
 
 

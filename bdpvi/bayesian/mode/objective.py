@@ -16,9 +16,10 @@ from operator import methodcaller
 import torch
 from torch import Tensor
 
+from bdpvi._ground.types import Largest
 from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.weighted import Weighted
-from bdpvi.datasets.records import Held, Largest, Spread
+from bdpvi.datasets.records import Held, Spread
 
 EXACT = 1e-6
 """Largest distance of a fit from the mode, in standard deviations."""
