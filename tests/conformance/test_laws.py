@@ -9,8 +9,9 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from doors import DELTA, DOORS, PLENTY, Door, Place, guide_fit, run
+from doors import DELTA, DOORS, PLENTY, Door, Place, guide_fit
 from gone import Ran
+from program import run
 from watch import Watch, book, candidates, files, holds, read, rival, same_secrets, watching
 
 import bdpvi

@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from doors import people, run
+from doors import people
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from program import run
 
 import bdpvi
 from bdpvi import Ledger, TooFewRecordsError

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from people_shared import SCHEMA, people
+from program import run
 from scipy import stats
 from scipy.optimize import brentq
 from statsmodels.stats.proportion import proportion_confint
-from test_commands import run
 
 import bdpvi
 from bdpvi.datasets import ColumnType, Schema, grid
