@@ -147,7 +147,8 @@ class Keys(NamedTuple):
 
 def each_value(table: np.ndarray) -> Keys:
     """Return the values of an array."""
-    flat = np.ascontiguousarray(table, np.float32).reshape(-1, 1)
+    with np.errstate(over="ignore"):  # a warning would tell of a record
+        flat = np.ascontiguousarray(table, np.float32).reshape(-1, 1)
     return Keys(flat.view(np.uint32)[:, 0].astype(np.uint64), flat)
 
 

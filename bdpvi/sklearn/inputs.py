@@ -282,7 +282,7 @@ def read(
     if weights is not None:
         given = column_of(weights)
         check_consistent_length(range(number), given)
-        numbers = torch.from_numpy(read_cells(given.iloc[kept], AS_NUMBER).numbers)
+        numbers = torch.tensor(read_cells(given.iloc[kept], AS_NUMBER).numbers)
         rows = replace(rows, weights=shares_of(numbers, estimator.largest_weight).numpy())
     if unit is None:
         return rows, targets.iloc[kept]

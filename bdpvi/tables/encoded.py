@@ -76,7 +76,7 @@ def usable(frame: pd.DataFrame, asked: Request) -> tuple[Rows, int]:
         kept = kept & (exposure.numbers > 0)
     weights = None
     if name := asked.public.weights:
-        given = torch.from_numpy(read_cells(frame[name], types.get(name)).numbers)
+        given = torch.tensor(read_cells(frame[name], types.get(name)).numbers)
         weights = shares_of(given, asked.public.largest_weight or 1.0).numpy()
         kept = kept & np.isfinite(weights)
     if not kept.all():
