@@ -123,7 +123,7 @@ def memory(one: Any) -> Memory | None:
 
 def columns(table: np.ndarray) -> set[bytes]:
     """Return the columns that are not an even grid, as bytes."""
-    columns = np.ascontiguousarray(table.reshape(len(table), -1).T[:LONG], np.float32)
+    columns = _single(table.reshape(len(table), -1).T[:LONG])
     steps = np.diff(columns)
     uneven = np.ptp(steps, axis=1) > 1e-3 * np.abs(steps).max(axis=1)
     return {one.tobytes() for one in columns[uneven]}
@@ -147,8 +147,7 @@ class Keys(NamedTuple):
 
 def each_value(table: np.ndarray) -> Keys:
     """Return the values of an array."""
-    with np.errstate(over="ignore"):  # a warning would tell of a record
-        flat = np.ascontiguousarray(table, np.float32).reshape(-1, 1)
+    flat = _single(table).reshape(-1, 1)
     return Keys(flat.view(np.uint32)[:, 0].astype(np.uint64), flat)
 
 
@@ -156,7 +155,7 @@ def rows(table: np.ndarray, width: int) -> Keys:
     """Return the rows of a width; none if an array has no such rows, or rows of one value."""
     if width < 2 or width not in (table.shape[-1], math.prod(table.shape[1:])):
         return Keys(np.zeros(0, np.uint64), np.zeros((0, 1), np.float32))
-    rows = np.ascontiguousarray(table, np.float32).reshape(-1, width)
+    rows = _single(table).reshape(-1, width)
     factors = np.random.default_rng(0).integers(1, 2**63, width, dtype=np.uint64) | np.uint64(1)
     return Keys((rows.view(np.uint32) * factors).sum(1, dtype=np.uint64), rows)
 
@@ -186,6 +185,12 @@ def matching_path(found: list[tuple[str, np.ndarray]], table: np.ndarray, keys: 
         if float((one.digits(hit) - chance).sum()) > _SURE:
             return way
     return ""
+
+
+def _single(table: np.ndarray) -> np.ndarray:
+    """Return an array in single precision; a warning that one is too large would tell of it."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(table, np.float32)
 
 
 def _digits(value: np.float32) -> int:
