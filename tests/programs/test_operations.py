@@ -18,6 +18,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from packaging.version import Version
 from pyro.infer.autoguide import AutoNormal
 from pyro_features import NEAR, Row, trained, trained_privately, without_privacy
 from scipy import special
@@ -219,6 +220,10 @@ def _layer() -> nn.LSTM:
         return nn.LSTM(1, 1, batch_first=True).double().requires_grad_(False)
 
 
+TRAINED = {"x[mask] = 0"} if Version(torch.__version__) >= Version("2.14") else set()
+"""What newer releases of torch can do for single records."""
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_remedy_for_an_operation_is_the_same_program(name: str) -> None:
     case = CASES[name]
@@ -232,10 +237,11 @@ def test_the_remedy_for_an_operation_is_the_same_program(name: str) -> None:
             guide = rows[0].guide(rows[0].model)
             plain = trained(rows[0], guide, STEPS)
             pyro.clear_param_store()
-            with pytest.raises(ValueError, match=re.escape(case.says)) as told:
-                trained_privately(rows[0], guide, plain, STEPS)
-            assert re.search(r"line \d+ of \d+\.py `", str(told.value))
-            pyro.clear_param_store()
+            if name not in TRAINED:
+                with pytest.raises(ValueError, match=re.escape(case.says)) as told:
+                    trained_privately(rows[0], guide, plain, STEPS)
+                assert re.search(r"line \d+ of \d+\.py `", str(told.value))
+                pyro.clear_param_store()
             with without_privacy():
                 private = trained_privately(rows[1], guide, plain, STEPS)
     finally:

@@ -152,7 +152,7 @@ def test_categories_have_a_base_level_and_units_their_odds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of a level that nobody has, one noisy count in 44 is above two standard deviations.
-    monkeypatch.setattr("bdpvi.regression.score_rounds._EMPTY", 6.0)
+    monkeypatch.setattr("bdpvi.regression.score_rounds.EMPTY", 6.0)
     g = torch.Generator().manual_seed(0)
     n = 30_000
     kinds = torch.multinomial(torch.tensor([0.5, 0.5, 0.0]), n, True, generator=g)
