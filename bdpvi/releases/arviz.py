@@ -12,6 +12,7 @@ from torch import Tensor
 from bdpvi.models.contract import Model
 from bdpvi.models.predictions import check_exposures, within_bounds
 from bdpvi.releases.content import Published
+from bdpvi.releases.summarised import as_wide_as_intervals
 
 
 def to_inference_data(release: Published, on: tuple[Model, Tensor] | None) -> Any:
@@ -21,7 +22,7 @@ def to_inference_data(release: Published, on: tuple[Model, Tensor] | None) -> An
         release: the release.
         on: a model of features, and these, (N, d), if targets are drawn.
     """
-    groups = {"posterior": release.latents}
+    groups = {"posterior": as_wide_as_intervals(release).latents}
     if on is not None:
         model, features = on
         check_exposures(release.model, features)

@@ -186,10 +186,12 @@ class Release(Published):
     def to_inference_data(self, x: Any = None) -> Any:
         """Return the samples for ArviZ, with the receipt as attributes of each group.
 
-        The draws are independent: one chain. It contains nothing of :attr:`cost`, and no
-        ``log_likelihood``: of the records behind the release it would be secret, and
-        :func:`bdpvi.compare_models` asks people held out at a charge. In the attributes booleans
-        are 0 and 1, and None is left out, so that it can be saved.
+        The draws are independent: one chain. Those of ``posterior`` are as wide as the intervals of
+        :meth:`summary`; :attr:`latents` of classes, of which predictions are made, may be narrower.
+        It contains nothing of :attr:`cost`, and no ``log_likelihood``: of the records behind the
+        release it would be secret, and :func:`bdpvi.compare_models` asks people held out at a
+        charge. In the attributes booleans are 0 and 1, and None is left out, so that it can be
+        saved.
 
         Args:
             x: features of records, (N, d), or for a model of several arguments as for

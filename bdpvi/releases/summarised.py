@@ -55,6 +55,15 @@ _CENTRES = ". In products and powers numbers are measured from their centres: {}
 _CLASSES = ". Classes are compared with the first"
 
 
+def as_wide_as_intervals(release: Published) -> Published:
+    """Return a release whose draws all vary by the variances, those too that noise hides."""
+    if (guide := release.guide) is None or guide.moved is None:
+        return release
+    samples = guide.whole(release.samples)
+    latents = guide.latents(release.model, samples, len(release.feature_names))
+    return replace(release, samples=samples, latents=latents)
+
+
 def summarised(
     release: Published,
     level: float,
@@ -64,10 +73,7 @@ def summarised(
 ) -> Summary:
     """Return the summary; see :meth:`bdpvi.Release.summary`."""
     validate.probability("level", level)
-    if (guide := release.guide) is not None and guide.moved is not None:
-        samples = guide.whole(release.samples)
-        latents = guide.latents(release.model, samples, len(release.feature_names))
-        release = replace(release, samples=samples, latents=latents)
+    release = as_wide_as_intervals(release)
     names, scales = _names(release, per or {})
     chosen: tuple[Compared, ...] = ()
     encoding = release.encoding if _of_features(release) else None

@@ -273,6 +273,9 @@ def test_intervals_of_classes_are_those_of_the_prior_where_noise_hides_a_weight(
             assert row.sd == pytest.approx(5 * 2**0.5, rel=0.06)
             assert row.low is not None and row.high is not None  # noqa: PT018
             assert row.high - row.low == pytest.approx(2 * 1.96 * 5 * 2**0.5, rel=0.09)
+    shown = of_classes.to_inference_data()["posterior"]["w"].to_numpy()[0].reshape(4000, -1)
+    unseen = ~torch.tensor(guide.measured).numpy()
+    assert shown[:, unseen].std(0) == pytest.approx(5, rel=0.06)
     again = of_classes.with_draws(100)
     assert bool((again.samples[:, ~torch.tensor(guide.measured)].std(0) < 1).all())
 
