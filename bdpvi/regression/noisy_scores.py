@@ -177,23 +177,23 @@ def _design(
     return model.design(x)[:, used], y - middle, *weights
 
 
-def parts_of(model: Model) -> ScoreParts:
+def parts_of(model: Model, route: str = "NoisyScores") -> ScoreParts:
     """Return what rounds take from a record of a model.
 
     Raises:
         ValueError: if it has none.
     """
     if getattr(model, "exposure", None) is not None:
-        raise ValueError(f"exposure={model.exposure!r}: route=NoisyScores() has none; DPVI() does")  # type: ignore[attr-defined]
+        raise ValueError(f"exposure={model.exposure!r}: route={route}() has none; DPVI() does")  # type: ignore[attr-defined]
     if not isinstance(model, Family) or (parts := model.score_parts) is None:
         raise ValueError(
-            "route=NoisyScores() is for BayesianLogisticRegression, BayesianLinearRegression and "
+            f"route={route}() is for BayesianLogisticRegression, BayesianLinearRegression and "
             f"BayesianPoissonRegression, got model={model!r:.80}; bdpvi.fit takes any model"
         )
     if not model.intercept or model.correlation:
         raise ValueError(
             f"intercept={model.intercept!r}, correlation={model.correlation!r}: "
-            "route=NoisyScores() needs intercept=True, and standardises features itself, so "
+            f"route={route}() needs intercept=True, and standardises features itself, so "
             "correlation=0"
         )
     return parts

@@ -75,8 +75,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         rows_per_unit: the most rows of one person to use, the first ones, if ``fit`` is given the
             persons as ``unit``. ε is then for all rows of a person.
         group: the column of X with groups, such as clinics, whose effects are normal: a mixed
-            model. Groups are features; or records, by ``fit(X, y, unit=group)``, which a yes/no
-            target and counts may need. See :class:`bdpvi.tables.Public`.
+            model. Groups are features; or records, by ``fit(X, y, unit=group)``. See
+            :class:`bdpvi.tables.Public`.
         ledger: path of a file to which every ``fit`` is charged before anything is drawn;
             ``guarantee_`` then states the total cost. Keep it secret, and use one for each table of
             people. It is created if it does not exist.
