@@ -22,8 +22,8 @@ from bdpvi.models.mixed import MixedRegression
 from bdpvi.models.scores import row_weights
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.regression.group_posterior import GroupMoments, MixedPosterior, mixed_posterior
-from bdpvi.releases.exact_sums import SLACK, exact_sum, symmetric, triangle_weights
-from bdpvi.releases.noisy_sum import NoisySum
+from bdpvi.releases.exact_sums import exact_sum, symmetric, triangle_weights
+from bdpvi.releases.noisy_sum import noisy_total
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -132,15 +132,8 @@ class MomentPlan(GroupPlan):
 
     def released(self, flat: Tensor, key: Key) -> GroupMoments:
         """Return the moments of sums, (size,), with noise."""
-        mechanism = NoisySum(
-            rate=1.0,
-            clip=2 * self.radius**2 * (1 + SLACK),
-            noise_multiplier=self.event.noise_multiplier,
-            size=len(flat),
-            records=1,
-        )
-        (found,) = mechanism.noisy([flat], key)
-        return self.moments(found, mechanism.deviation)
+        bound = 2 * self.radius**2
+        return self.moments(*noisy_total(flat, bound, self.event.noise_multiplier, key))
 
     def posterior(self, data: Data, model: MixedRegression, key: Key) -> MixedPosterior:
         """Release the moments, and return the posterior that follows from them."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -39,8 +40,8 @@ from bdpvi.regression.group_posterior import (
 )
 from bdpvi.regression.score_posterior import NormalPrior, Round
 from bdpvi.regression.score_rounds import EMPTY, Place, count_of, noisy, start, summed
-from bdpvi.releases.exact_sums import SLACK, exact_sum, symmetric, triangle_weights
-from bdpvi.releases.noisy_sum import NoisySum
+from bdpvi.releases.exact_sums import exact_sum, symmetric, triangle_weights
+from bdpvi.releases.noisy_sum import noisy_total
 
 if TYPE_CHECKING:
     from bdpvi.noise.keys import Key
@@ -176,18 +177,11 @@ class ScoredGroups(GroupPlan):
         empty = torch.zeros(0, p + groups, dtype=torch.float64)
         none = torch.zeros(p + groups, dtype=torch.float64)
         public = self.family.parts(empty, empty[:, 0], self.length, none, math.inf)
-        mechanism = NoisySum(
-            rate=1.0,
-            clip=public.bound * (1 + SLACK),
-            noise_multiplier=multiplier,
-            size=len(flat),
-            records=1,
-        )
-        (found,) = mechanism.noisy([flat], key)
+        found, of_score = noisy_total(flat, public.bound, multiplier, key)
         above = torch.triu_indices(p, p)
         lengths = [p, above.shape[1], groups * p, groups, groups]
         products, upper, of_groups, scores, own = found.split(lengths)
-        of_score, noise = mechanism.deviation, mechanism.deviation / public.ratio
+        noise = of_score / public.ratio
         first, second = noise / (math.sqrt(2) * part), noise / part**2  # of Σ h, twice
         share = first**-2 / (first**-2 + second**-2)
         sums = of_groups.view(groups, p) / (public.ratio * math.sqrt(2) * part)
@@ -240,18 +234,10 @@ class ScoredGroups(GroupPlan):
             flat = data.parts.sum(_scores, model, kept, seen, at)
             made = kept.released(flat, multiplier, key.child("scores", number))
             made = at.from_zero(replace(made, relative=at.relative(self.logit)))
-            found = _at(made, at, Prior(mean[seen] - at.w, sd), spread, self.logit)
+            step, given = Prior(mean[seen] - at.w, sd), partial(at.given, self.logit)
+            found = mixed_posterior(made, step, spread, 0.0, given)
             at, found = at.moved(self.logit, found, self.family.furthest)
         return found.among(seen, Prior(mean, sd))
-
-
-def _at(
-    made: GroupMoments, at: GroupPoint, prior: Prior, spread: Prior, logit: bool
-) -> MixedPosterior:
-    """Return the posterior of a round: of the step from a point, and of effects."""
-    return mixed_posterior(
-        made, prior, spread, 0.0, lambda step, spread: at.given(logit, step, spread)
-    )
 
 
 def _shrinkage(variance: float) -> float:

@@ -67,7 +67,7 @@ class NoisyGroups:
         return replace(self, columns=columns)
 
     def adapt(self, model: Model, data: Data, guide: object) -> NoisyGroups:
-        """Return the route; raise ValueError unless the model is a linear mixed one with groups."""
+        """Return the route; raise ValueError unless the model is a mixed one with groups."""
         known = mixed_of(model)
         if guide is not None:
             raise ValueError(
@@ -79,6 +79,7 @@ class NoisyGroups:
                 f"groups: there are {several(len(known.groups), 'group')} of {known.column!r}, and "
                 f"τ needs {FEWEST_GROUPS} at least: make it a category (leave the group out)"
             )
+        parts_of(known.of, "NoisyGroups")
         known.check(sample_of_form(data))
         return self
 

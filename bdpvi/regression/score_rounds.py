@@ -14,8 +14,8 @@ from bdpvi.models.scores import Parts, ScoreParts
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.solve import root
 from bdpvi.regression.score_posterior import NormalPrior, Round, at_least, closed_form
-from bdpvi.releases.exact_sums import SLACK, exact_sum, symmetric, triangle_weights
-from bdpvi.releases.noisy_sum import NoisySum
+from bdpvi.releases.exact_sums import exact_sum, symmetric, triangle_weights
+from bdpvi.releases.noisy_sum import noisy_total
 
 _LEAST = 0.02
 _SMALLEST = 0.05
@@ -78,16 +78,8 @@ def noisy(flat: Tensor, parts: Parts, point: Tensor, multiplier: float, key: Key
     """Return one round from its sums, (size,); of the parts, only their public numbers matter."""
     k = len(point)
     weight = triangle_weights(torch.triu_indices(k, k))
-    mechanism = NoisySum(
-        rate=1.0,
-        clip=parts.bound * (1 + SLACK),
-        noise_multiplier=multiplier,
-        size=len(flat),
-        records=1,
-    )
-    (found,) = mechanism.noisy([flat], key)
+    found, deviation = noisy_total(flat, parts.bound, multiplier, key)
     score, upper, rest = found[:k], found[k : k + len(weight)] / weight, found[k + len(weight) :]
-    deviation = mechanism.deviation
     curvature = symmetric(upper / parts.ratio, k)
     one = Round(point, score, curvature, deviation, deviation / parts.ratio)
     if parts.square is not None:

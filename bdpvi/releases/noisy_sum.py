@@ -19,6 +19,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.norms import NormCounts
+from bdpvi.releases.exact_sums import SLACK
 
 Multiplier = TypeVar("Multiplier", float, Tensor)
 
@@ -147,6 +148,31 @@ class NoisySum:
 
 
 @on_host
+def noisy_total(
+    total: Tensor, bound: float, noise_multiplier: float, key: Key
+) -> tuple[Tensor, float]:
+    """Return a sum over all records with noise, and the noise's standard deviation.
+
+    Args:
+        total: the sum, (n,), of parts that :func:`bdpvi.releases.exact_sums.exact_sum` added.
+        bound: the longest contribution of a record.
+        noise_multiplier: z.
+        key: source of the noise.
+
+    >>> noisy_total(torch.zeros(3).double(), 2.0, 0.5, Key.of_seed(0))[1] >= 1.0
+    True
+    """
+    mechanism = NoisySum(
+        rate=1.0,
+        clip=bound * (1 + SLACK),
+        noise_multiplier=noise_multiplier,
+        size=len(total),
+        records=1,
+    )
+    (found,) = mechanism.noisy([total], key)
+    return found, mechanism.deviation
+
+
 def deviation_for(
     noise_multiplier: Multiplier,
     clip: float | Multiplier,

@@ -29,8 +29,8 @@ from bdpvi.datasets.records import Records
 from bdpvi.models.family import CONSTANT, LIMIT
 from bdpvi.models.logistic import LogisticLoss
 from bdpvi.noise.keys import Key
-from bdpvi.releases.exact_sums import SLACK, exact_sum, symmetric, triangle_weights
-from bdpvi.releases.noisy_sum import NoisySum
+from bdpvi.releases.exact_sums import exact_sum, symmetric, triangle_weights
+from bdpvi.releases.noisy_sum import noisy_total
 
 _EDGE = 0.7
 _RADIUS = 1.25
@@ -103,15 +103,9 @@ class Coordinates:
         """
         n = columns + 1
         above = torch.triu_indices(n, n)
-        mechanism = NoisySum(
-            rate=1.0,
-            clip=norm(columns) ** 2 * (1 + SLACK),
-            noise_multiplier=multiplier,
-            size=above.shape[1],
-            records=1,
-        )
-        (flat,) = mechanism.noisy([records.sum(_moments)], key)
-        return cls.of(symmetric(flat / triangle_weights(above), n), mechanism.deviation)
+        total, bound = records.sum(_moments), norm(columns) ** 2
+        flat, deviation = noisy_total(total, bound, multiplier, key)
+        return cls.of(symmetric(flat / triangle_weights(above), n), deviation)
 
     @classmethod
     def of(cls, moments: Tensor, deviation: float) -> Coordinates:
