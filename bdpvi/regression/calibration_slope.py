@@ -22,7 +22,7 @@ are about 0 at the right ones, with h, v as in :mod:`bdpvi.regression.few_column
 h e_a of unequal size: e_a are quantiles of a law of mean 1. The deviation of r is that of λ‖w‖²,
 λ√(2 Σ s_a⁴ + 4 s²A), where s_a² is the variance of noise along an axis, s² its mean, and A what is
 left of ‖w‖² without noise; that of s is √(σ²/4 + Nω² E min(r, k)²). N is rounded, and norms are
-only about the public ones, so 0.03 of λ‖w‖² and 0.15 of λ(j − j₀)/4 are added, in squares.
+only about the public ones, so 0.07 of λ‖w‖² and 0.15 of λ(j − j₀)/4 are added, in squares.
 Then exp(−r²/2 deviation²), and the same of s, weigh each c and i, against a prior: c = 1 with
 chance 0.9, else log c is half normal, of deviation 0.8 upwards or 0.4 downwards, with chances 3:1;
 i − j₀ is 0.35 times a t of 2 degrees of freedom, so that small changes, which may be noise, are
@@ -63,7 +63,7 @@ UP, DOWN = 0.8, 0.4
 """Standard deviations of log c if it is not, upwards and downwards."""
 _UPWARDS = 3.0
 """How much more often it is upwards."""
-ERROR, ERROR_OF_INTERCEPT = 0.03, 0.15
+ERROR, ERROR_OF_INTERCEPT = 0.07, 0.15
 """Relative errors of λ‖w‖² and λ(j − j₀)/4, as N and norms are only about the public ones."""
 MOVES, DEGREES = 0.35, 2.0
 """Scale and degrees of freedom of the t law of i − j₀."""
