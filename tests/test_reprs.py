@@ -46,7 +46,7 @@ def frame() -> pd.DataFrame:
 
 
 MODEL = bdpvi.BayesianLogisticRegression()
-KNOWN = {"unit": bdpvi.tables.Unit(), "epsilon": 1.0}
+KNOWN: dict[str, Any] = {"unit": bdpvi.tables.Unit(), "epsilon": 1.0}
 
 
 @lru_cache

@@ -326,7 +326,7 @@ def test_a_rare_class_has_half_the_usual_curvature_and_the_caution_says_so() -> 
 def test_what_no_count_could_change_is_refused_before_the_count(
     options: dict[str, Any], people: int, match: str
 ) -> None:
-    unit = {} if people == 1 else {"unit": "id", "rows_per_unit": people}
+    unit: dict[str, Any] = {} if people == 1 else {"unit": "id", "rows_per_unit": people}
     ledger = Ledger(**unit)
     records = data().of_people(People(ledger, **unit))
     with pytest.raises(ValueError, match=match) as error:
