@@ -232,7 +232,7 @@ BAD = [
     (["compare", "--data", "{table}", "--target", "weight", "--out", "{new}"], "weight"),
     (["account", "{release}", "--charge", "nonsense", "--repair"], "charge must be like 10,5.0"),
     (["account", "{table}.ledger.jsonl", "--charge", "1,1"], "charge='1,1' goes with --repair"),
-    (["predict", "{table}", "--data", "{table}"], "cannot be read"),
+    (["predict", "{table}", "--data", "{table}"], "gives no predictions: it is no JSON"),
 ]
 
 
