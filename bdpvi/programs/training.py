@@ -175,6 +175,7 @@ class SuitedDPVI(Settings):
         """
         if not isinstance(model, BayesianMultinomialRegression):
             return self.lr or _RATE, _DECAY
+        assert self.rows is not None
         event = plan.actual_event
         noise = plan.clip.bound * event.noise_multiplier / (event.rate * self.rows)  # ν√T
         most = _HARM / (noise * _weights(model, features))
