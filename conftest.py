@@ -53,8 +53,27 @@ WHOLE = (
     "test_generative_examples.py",
     "test_outputs.py",
     "sklearn/test_sklearn_regressors.py",
+    "sklearn/test_mixed_estimators.py",
+    "sklearn/test_sklearn.py::test_the_conventions_of_scikit_learn",
+    "models/test_survival.py::test_with_little_noise",
+    "programs/test_number_types.py",
+    "programs/test_other_guides.py",
+    "programs/test_pyro_features.py",
+    "programs/test_replays.py::test_whatever_changes",
+    "programs/test_spellings.py",
+    "programs/test_zoo.py",
+    "regression/test_group_moments.py::test_intervals",
+    "regression/test_group_scores.py::test_intervals",
+    "regression/test_noisy_scores.py::test_a_wrong_model",
+    "regression/test_noisy_scores.py::test_intervals",
+    "regression/test_row_weights.py::test_weighted_intervals",
+    "tables/test_compared.py::test_intervals",
+    "tables/test_mixed.py::test_groups_that_are_records_have",
+    "tables/test_times.py",
+    "test_remedies.py",
+    "test_too_few_records.py",
 )
-"""What make test-all has: comparisons, studies, examples, pages, long tests of each room."""
+"""What make test-all has: comparisons, coverage, studies, pages, long tests of each room."""
 SLOW = tuple((ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines())
 """Tests of several seconds beside a quicker one of the same part; names may end early."""
 collect_ignore_glob = [files for package, files in NEEDS.items() if not find_spec(package)]

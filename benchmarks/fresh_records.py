@@ -28,7 +28,7 @@ from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi.audits.exact import AuditedDraw, mean_epsilon
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 
-DELTA, ROWS, FRESH = 1e-5, 400, 100
+DELTA = 1e-5
 SIZES, FEW, MORE, SHIFTED = (400, 4_000, 40_000), 3, 10_000, 1_000
 """Of tables: sizes, how many of each, and how many fresh records: for δ, and for each ε."""
 SHIFTS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -62,18 +62,6 @@ Population = Callable[[int, torch.Generator], Tensor]
 POPULATIONS: dict[str, Population] = {
     "normal": normal, "heavy tails": heavy, "clusters": clustered, "a rare corner": corner,
 }  # fmt: skip
-
-
-def promise(tables: int, kept: Checkpoint) -> pd.DataFrame:
-    """Return the claimed ε and that of fresh records over it, for tables of each population."""
-
-    def once(population: Population, seed: int) -> list[dict[str, Any]]:
-        fresh, drawn = _drawn(population, ROWS, FRESH, seed)
-        return [
-            {"claim": drawn.claim, "ratio": mean_epsilon(drawn.pairs(fresh), DELTA) / drawn.claim}
-        ]
-
-    return _each("", tables, kept, once)
 
 
 def shifted(kept: Checkpoint) -> pd.DataFrame:

@@ -53,14 +53,14 @@ class Dataset:
     (3, [0, 2])
     """
 
-    x: Tensor
-    y: Tensor
-    ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    feature_names: tuple[str, ...] = ()
+    x: Tensor = field(repr=False)
+    y: Tensor = field(repr=False)
+    ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64), repr=False)
+    feature_names: tuple[str, ...] = field(default=(), repr=False)
     name: str = "data"
-    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    preprocessing: Mapping[str, Any] = field(default_factory=dict, repr=False)
     people: People = field(default_factory=People, repr=False)
-    weights: Tensor | None = None
+    weights: Tensor | None = field(default=None, repr=False)
     items: ClassVar[None] = None
 
     @property
@@ -255,10 +255,10 @@ class BlockData:
     """
 
     parts: Records[tuple[Tensor, ...]] = field(repr=False)
-    records: int
-    feature_names: tuple[str, ...]
+    records: int = field(repr=False)
+    feature_names: tuple[str, ...] = field(repr=False)
     name: str
-    preprocessing: Mapping[str, Any]
+    preprocessing: Mapping[str, Any] = field(repr=False)
     people: People = field(repr=False)
     items: Items | None = field(default=None, repr=False)
     weighted: bool = False

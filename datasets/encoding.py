@@ -15,16 +15,14 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi._ground.host import on_host
 from bdpvi._ground.schema import from_json, to_json
 from bdpvi.datasets.cells import Columns, read_columns
 from bdpvi.datasets.columns import (
     Column,
+    Floats,
     Numeric,
     Ordinal,
     blanks,
@@ -42,6 +40,7 @@ from bdpvi.datasets.types import ColumnType
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
 
     from bdpvi.datasets.feature_rows import FeatureRows
 
@@ -89,7 +88,7 @@ class Encoding:
     True
     >>> lenient = Encoding(encoding.columns, "Census tables.", unknown="base")
     >>> lenient.encode_and_count(pd.DataFrame({"sex": ["X"], "age": [30]}))
-    (tensor([[-1.,  0.,  0.]], dtype=torch.float64), {'sex': 1})
+    (array([[-1.,  0.,  0.]]), {'sex': 1})
     >>> encoding.apply(pd.DataFrame({"sex": ["X"], "age": [30]}))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
@@ -267,11 +266,11 @@ class Encoding:
             warnings.warn(
                 f"not known, features are 0: {words_of_counts(counts)}", UserWarning, stacklevel=2
             )
-        return features
+        return _tensor(features)
 
     def encode_and_count(
         self, frame: pd.DataFrame, guess: ColumnType | None = None
-    ) -> tuple[Tensor, dict[str, int]]:
+    ) -> tuple[Floats, dict[str, int]]:
         """Return the features of raw rows, and the number of unknown values in each column.
 
         Args:
@@ -285,7 +284,7 @@ class Encoding:
         """
         frame = with_text_names(frame)
         if self.unknown == "other":
-            return self.whole(read_columns(frame, self.types)), {}
+            return self.rows_of(read_columns(frame, self.types)).whole(), {}
         features, blank, odd = self._each(frame, guess)
         lines = (
             [f"the table has no column {some(absent)}"] if (absent := self._absent(frame)) else []
@@ -330,15 +329,15 @@ class Encoding:
             raise ValueError(f"the table has no column {some(absent)}; {_BASE}")
         features, _, odd = self._each(frame)
         if self.unknown == "base":
-            return features, good, _counts(odd)
-        return features, ~np.any([*odd.values()], axis=0), {}
+            return _tensor(features), good, _counts(odd)
+        return _tensor(features), ~np.any([*odd.values()], axis=0), {}
 
     def _absent(self, table: Any) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns if column.name not in table)
 
     def _each(
         self, frame: pd.DataFrame, guess: ColumnType | None = None
-    ) -> tuple[Tensor, dict[str, NDArray[np.bool_]], dict[str, NDArray[np.bool_]]]:
+    ) -> tuple[Floats, dict[str, NDArray[np.bool_]], dict[str, NDArray[np.bool_]]]:
         """Return the features of rows, 0 for what is unknown; by column the blanks, and what is."""
         parts: dict[str, NDArray[np.float64]] = {}
         blank, odd = {}, {}
@@ -355,20 +354,15 @@ class Encoding:
                 features = np.column_stack([features, blank[name]])
                 odd[name] &= ~blank[name]
             parts[name] = features
-        return torch.from_numpy(joined(self.blocks, parts, self.columns)), blank, odd
+        return joined(self.blocks, parts, self.columns), blank, odd
 
-    @on_host
     def whole(self, table: Columns) -> Tensor:
         """Return the features of cells, (N, d), if ``unknown`` is ``"other"``: no row is refused.
 
         Raises:
             ValueError: naming missing columns.
         """
-        rows = self.rows_of(table)
-        made = torch.empty(len(rows), len(self.feature_names), dtype=torch.float64)
-        for few in rows.slices():
-            made[few] = rows[few]
-        return made
+        return _tensor(self.rows_of(table).whole())
 
     def rows_of(self, table: Columns) -> FeatureRows:
         """Return what :meth:`whole` does, made when it is asked for; the same errors."""
@@ -393,6 +387,12 @@ class Encoding:
             return from_json(cls, values, partial=True)
         except ValueError as error:
             raise ValueError(f"not the dictionary of an encoding: {error}") from error
+
+
+def _tensor(values: Floats) -> Tensor:
+    import torch  # late: new rows are predicted without it
+
+    return torch.from_numpy(values)
 
 
 def _counts(odd: Mapping[str, NDArray[np.bool_]]) -> dict[str, int]:

@@ -22,7 +22,8 @@ Ranks = NDArray[np.int32] | NDArray[np.int64]
 PRICE = 1.59576
 """c/μ for a quantile of distance μ; see :func:`median_of`."""
 ATOM = 2**36
-"""Weight of the candidate 0, in float32 numbers: many columns are 0 for most people."""
+"""Weight of the candidate 0, in float32 numbers: many columns are 0 for most people. Or of another:
+of what is not 0, many columns have 1."""
 ROUNDING = 2.0**-120
 """Total variation distance between a sampled quantile and an exact one."""
 COARSE = 16
@@ -146,15 +147,18 @@ class Tally:
         return int(kept[0]) << COARSE, ((int(kept[-1]) + 1) << COARSE) - 1
 
 
-def candidates(tally: Tally, *, positive: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def candidates(
+    tally: Tally, *, positive: bool, atom: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the bounds of the intervals between distinct numbers, and their weights.
 
-    An interval's weight is its number of float32 numbers, plus :data:`ATOM` if it contains 0.
+    An interval's weight is its number of float32 numbers, plus :data:`ATOM` if it contains the rank
+    ``atom``.
     """
     lowest = 0 if positive else -_HIGHEST
     edges = np.concatenate([[lowest], tally.ranks, [_HIGHEST + 1]]).astype(np.int64)
     width = np.diff(edges)
-    width[(edges[:-1] <= 0) & (edges[1:] > 0)] += ATOM
+    width[(edges[:-1] <= atom) & (edges[1:] > atom)] += ATOM
     return edges, width
 
 
@@ -168,7 +172,9 @@ def _reach(t: float) -> int:
     return math.ceil(_DROPPED / -math.log2(t)) if t > 0 else 0
 
 
-def median_of(tally: Tally, distance: float, key: Key, *, positive: bool = False) -> float:
+def median_of(
+    tally: Tally, distance: float, key: Key, *, positive: bool = False, atom: int = 0
+) -> float:
     """Return a private median: the exponential mechanism over all float32 numbers.
 
     A number z with i of the n values below it has probability proportional to e^(−c|i − n/2|).
@@ -185,12 +191,13 @@ def median_of(tally: Tally, distance: float, key: Key, *, positive: bool = False
         distance: the cost μ > 0.
         key: key of this draw only.
         positive: whether to restrict candidates to numbers from 0.
+        atom: the rank of the candidate that has the weight :data:`ATOM` more.
 
     >>> median_of(Tally.of(keys(np.arange(1000.0))), 1e3, Key.of_seed(0)) // 1
     499.0
     """
     tally = tally.merged()
-    edges, width = candidates(tally, positive=positive)
+    edges, width = candidates(tally, positive=positive, atom=atom)
     ranks = np.abs(2 * tally.ends - tally.number)
     there = np.flatnonzero(width > 0)
     least = int(ranks[there].min())
@@ -206,7 +213,7 @@ def median_of(tally: Tally, distance: float, key: Key, *, positive: bool = False
     inside = (place - (ends[which] - weights[which])) // each[which]
     i = int(there[which])
     low, high = int(edges[i]), int(edges[i + 1])
-    return value_at(low + inside) if inside < high - low else 0.0
+    return value_at(low + inside if inside < high - low else atom)
 
 
 @lru_cache(maxsize=4)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from bdpvi.datasets.cells import Columns
-from bdpvi.datasets.columns import Column
+from bdpvi.datasets.columns import Column, Floats
 from bdpvi.datasets.terms import Features, joined
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _ROWS = 1 << 13  # so that they stay in the cache
 
@@ -44,11 +47,23 @@ class FeatureRows:
         return max(map(len, self._cells.values()), default=0)
 
     def __getitem__(self, rows: slice) -> Tensor:
+        import torch
+
+        return torch.from_numpy(self._numbers(rows))
+
+    def whole(self) -> Floats:
+        """Return all features, (N, d)."""
+        made = np.empty((len(self), sum(len(one.names) for one in self._blocks)))
+        for few in self.slices():
+            made[few] = self._numbers(few)
+        return made
+
+    def _numbers(self, rows: slice) -> Floats:
         parts = {name: found[rows] for name, found in self._names.items()}
         for column in self._columns:
             if column.scaled:
                 parts[column.name] = column.encode_cells(self._cells[column.name].select(rows))
-        return torch.from_numpy(joined(self._blocks, parts, self._columns))
+        return joined(self._blocks, parts, self._columns)
 
     def slices(self) -> Iterator[slice]:
         """Yield slices of all rows, in order; without rows, an empty one."""

@@ -47,7 +47,7 @@ def cleaned(table: Table) -> Table:
         inner = one.type.value_type if coded else one.type
         if (
             kinds.is_binary(inner) or kinds.is_large_binary(inner)
-            or kinds.is_fixed_size_binary(inner) or inner == pa.binary_view()
+            or kinds.is_fixed_size_binary(inner) or str(inner) == "binary_view"
         ):  # fmt: skip
             column = table.column(at).cast(inner) if coded else table.column(at)
             try:

@@ -358,9 +358,8 @@ def _sum_of(
 
 def _sum_in_worker(block: Part, **given: Any) -> Any:
     """Do :func:`_sum_of` in a worker, whose threads then stay as many as they are in a sum."""
-    import torch
-
-    torch.set_num_threads(1)
+    if "torch" in sys.modules:
+        import_module("torch").set_num_threads(1)
     return _sum_of(block, **given)
 
 

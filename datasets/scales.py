@@ -24,6 +24,8 @@ HALF_NORMAL = 1.2533
 """Standard deviation of a Gaussian over its mean absolute deviation, √(π/2)."""
 REACH = 4.0
 """For means, values are clipped at this many scales from the median."""
+_ONE = int(exact.keys(np.array([1.0]))[0])
+"""The rank of 1."""
 _LEAST, _LEAST_FLAT = 0.3372, 0.01
 """Lower bounds on the mean of |z|: half a Gaussian's median |z|; 1 % nonzero values."""
 
@@ -74,7 +76,14 @@ def _medians(
     step: str,
     nonzero: bool = False,
 ) -> dict[str, float]:
-    """Return a private median of each column, for the cost μ each; ``nonzero``: without zeros."""
+    """Return a private median of each column, for the cost μ each.
+
+    With ``nonzero`` it is that of numbers other than 0, most of which may be the same, as in a
+    column of 0 and 1. Each is then two halves, the second one rank higher, so that a candidate
+    equal to it has half of it below, and half the distance pays for whole numbers. A candidate that
+    has as many below as above is far likelier than those beside it, and 1 has a weight of its own.
+    """
+    distance /= 2 if nonzero else 1
     tallies: Iterable[dict[str, exact.Tally]]
     if table.in_memory:  # column by column, so that the ranks of one are in memory
         each = ({name: centre} for name, centre in centres.items())
@@ -83,9 +92,10 @@ def _medians(
         rough = table.sum(_tallies, centres, nonzero, None) if centres else {}
         windows = {name: one.window(distance) for name, one in rough.items()}
         tallies = [table.sum(_tallies, centres, nonzero, windows)] if centres else []
+    atom = _ONE if nonzero else 0
     return {
         name: exact.median_of(
-            one, distance, key.child(step, name), positive=centres[name] is not None
+            one, distance, key.child(step, name), positive=centres[name] is not None, atom=atom
         )
         for some in tallies
         for name, one in some.items()
@@ -108,6 +118,7 @@ def _tallies(
         if centre is not None:
             values = np.abs(values - centre)
         ranks = exact.keys(values[values != 0] if nonzero else values)
+        ranks = np.concatenate([ranks, ranks + 1]) if nonzero else ranks
         if windows is None:
             result[name] = exact.Tally.of_coarse(ranks)
         elif isinstance(windows, float):

@@ -65,10 +65,10 @@ class Table:
     """
 
     path: str
-    header: tuple[str, ...]
+    header: tuple[str, ...] = field(repr=False)
     parts: tuple[Part, ...] = field(repr=False)
     file: FileFormat = field(default_factory=FileFormat)
-    schema: Schema | None = None
+    schema: Schema | None = field(default=None, repr=False)
     seen: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod

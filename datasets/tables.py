@@ -241,7 +241,7 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
         warnings.warn(
             f"not known, features are 0: {words_of_counts(counts)}", UserWarning, stacklevel=2
         )
-    return _make_dataset(x, y, rows, encoding, meaning, chosen)
+    return _make_dataset(torch.from_numpy(x), y, rows, encoding, meaning, chosen)
 
 
 def _make_dataset(

@@ -24,6 +24,7 @@ patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("search", patient)  # new examples: --hypothesis-profile=search
 settings.register_profile("patient", patient, derandomize=True)
 settings.load_profile("patient")
+torch.set_warn_always(True)  # or only the first test that meets a warning of torch's fails
 
 UCI = Path(__file__).parents[1].parent / "shared" / "data" / "uci"
 

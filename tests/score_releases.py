@@ -15,6 +15,7 @@ from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.terms import Log, Plain, Power, Spline, Term
 from bdpvi.datasets.types import ColumnType
 from bdpvi.models.kinds import shapes
+from bdpvi.models.mixed import MixedRegression
 from bdpvi.releases.released import flat
 
 GOLDEN = Path(__file__).parent / "golden" / "release.json"
@@ -40,6 +41,12 @@ MODELS: dict[str, Any] = {
     "multinomial": bdpvi.BayesianMultinomialRegression(classes=3, limit=2.0),
     "bounded multinomial": bdpvi.BayesianMultinomialRegression.bounded(classes=3),
     "ordinal": bdpvi.BayesianOrdinalRegression(classes=3, limit=2.0),
+    "mixed linear": MixedRegression(
+        of=bdpvi.BayesianLinearRegression.of_bounds(-2, 5, limit=2.0), groups=(2, 3)
+    ),
+    "mixed logistic": MixedRegression(
+        of=bdpvi.BayesianLogisticRegression.unweighted(intercept=True, limit=2.0), groups=(2, 3)
+    ),
     "survival": bdpvi.BayesianSurvivalRegression(cuts=(0.5, 2, 50), limit=2.0),
 }
 

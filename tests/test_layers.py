@@ -72,6 +72,30 @@ def test_settings_are_known_before_what_fits_is_loaded() -> None:
     assert len(own) <= 12
 
 
+PREDICTED = """
+import contextlib, io
+from bdpvi.__main__ import main
+sys.argv = ["bdpvi", *{words!r}]
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    main()
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_new_rows_are_predicted_without_torch(tmp_path: Path, more: list[str]) -> None:
+    """Its import takes longer than all else of a small table."""
+    release = HOME / "tests" / "golden" / "release.json"
+    names = bdpvi.load_release(release).preprocessing["encoding"]["columns"]  # type: ignore[index]
+    header = ",".join(one["name"] for one in names)
+    (tmp_path / "new.csv").write_text(f"{header}\n{',' * header.count(',')}\n", encoding="utf-8")
+    out = [] if more else ["--out", str(tmp_path / "out.csv")]
+    words = ["predict", str(release), "--data", str(tmp_path / "new.csv"), *out, *more]
+    found = loaded(f"exec({PREDICTED.format(words=words)!r})")
+    assert {"bdpvi.tables.predictions", "pandas"} <= found
+    assert not found & {"torch", "pyro", "sklearn", "scipy"}
+    assert more or len((tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()) == 2
+
+
 USED = """
 release = bdpvi.load_release({path!r})
 names = release.feature_names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ from bdpvi import (
 from bdpvi.datasets import constants_of
 from bdpvi.regression import NoisyScores, ObjectivePerturbation
 from bdpvi.sklearn import PrivateLogisticRegression
+from bdpvi.tables import Public, Request
+from bdpvi.tables.encoded import check
+from bdpvi.tables.validation import purchase
 
 LOGISTIC = BayesianLogisticRegression(intercept=True)
 MODELS: dict[str, tuple[Any, Any]] = {
@@ -98,6 +102,21 @@ def test_too_few_records_for_constants_have_ways_that_work(declared: bool, tmp_p
             asked(ledger, constants=public, numeric=(), **given)
         elif "columns" in found:
             asked(ledger, drop="abcdefgh"[int(found["columns"]) :], **given)
+
+
+def test_yes_or_no_needs_fewer_records_than_other_models() -> None:
+    """At ε = 1.3 the table has 0.6 of the rows needed."""
+    public = Public(rows=600, numeric=[*"abcdefgh"])
+    usual = Request(target="sick", positive="yes", epsilon=1.3, public=public)
+    price = purchase(usual, [*NUMBERS])
+    assert 0.55 < 600 / price.need(usual.distance) < 0.65
+    check(usual, price, usual.whole())
+    for other in (
+        replace(usual, intervals=True),
+        replace(usual, model=BayesianLinearRegression(largest=5.0)),
+    ):
+        with pytest.raises(TooFewRecordsError):
+            check(other, price, other.whole())
 
 
 def test_a_declared_number_is_judged_before_a_budget_is_fixed(tmp_path: Path) -> None:

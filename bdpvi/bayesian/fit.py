@@ -36,7 +36,7 @@ from bdpvi.datasets.items import pair
 from bdpvi.datasets.sketch import tell_of_copies
 from bdpvi.datasets.weights import refuse_weights
 from bdpvi.guides.checks import require
-from bdpvi.models.contract import Model
+from bdpvi.models.contract import Model, name_of
 from bdpvi.models.logistic import with_categories
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import EXPERIMENT, Key
@@ -116,6 +116,10 @@ class Fit:
     records: int
     accounting: Accounting = field(default_factory=Accounting)
     kept: Kept = field(default_factory=lambda: Kept(People()), repr=False)
+
+    def __repr__(self) -> str:
+        guide, model = type(self.guide).__name__, name_of(self.model)
+        return f"Fit({guide} of {model}, {several(len(self.feature_names), 'feature')}; secret)"
 
     @property
     def ledger(self) -> Ledger:

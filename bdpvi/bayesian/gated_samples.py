@@ -49,7 +49,7 @@ class GatedSamples(DrawSamples):
         route = PosteriorDraws(  # its coordinates are known
             draws=charge.draws, temperature=charge.temperature, whiten=torch.eye(features)
         )
-        settings = planned(route, model, features, before, guarantee.epsilon, asked.delta)
+        settings = planned(route, model, features, before, guarantee.epsilon, asked.delta, 6)
         events = () if before.made else settings.events
         found = fit.ledger.worst_case(asked.delta, events)
         assert found is not None

@@ -156,14 +156,12 @@ def _charge(text: str, of: str) -> Entry:
 def _print(
     place: Path, as_json: bool, *, delta: float | None, html: Path | None, added: int | None = None
 ) -> None:
-    from bdpvi.bayesian import pricing, storage
-    from bdpvi.releases.account import Statement
+    from bdpvi.bayesian import storage
+    from bdpvi.tables.spent import account as spent
 
     kept = storage.open_ledger(place)
-    book = kept.book()
-    if delta is None:
-        delta = book.budget.delta if book.budget else 1e-5
-    made = Statement(book, delta, pricing.membership_in(kept))
+    made = spent(kept, delta)
+    book = made.book
     if html is not None:
         store.write(html, made.page().encode())
     if as_json:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bdpvi._ground import outputs, store
+from bdpvi._ground import outputs, schema, store
 from bdpvi._ground.outputs import several
 from bdpvi.commands.engine import WorkerOptions
 from bdpvi.commands.options import Json, Quiet, TableOption, Unknown, of_fields, table_file_of
@@ -55,22 +55,25 @@ def predict(
     With --out the table need not fit in memory: each block is read, predicted and written in turn,
     in order. The predictions are the same to the bit for any number of workers.
     """
-    from bdpvi.releases.shared_file import load_release
+    from bdpvi import score  # not load_release, which needs torch
     from bdpvi.tables.predictions import Predictions
 
     file = table_file_of(data, table, release=False).file
     if out is not None and not as_json and not store.nothing_at(out):
         raise ValueError(f"{str(out)!r} exists already; nothing is overwritten")
-    loaded = load_release(released)
+    loaded = score.load(released)
     with workers.machine() as machine:
         made = Predictions.of(
             loaded, data, ids=ids or (), unknown=unknown, file=file, executor=machine.executor,
             progress=out is not None and not quiet and not as_json,
         )  # fmt: skip
         if as_json:
+            from bdpvi.releases.receipt import Receipt
+
+            receipt = schema.from_json(Receipt, loaded.receipt).to_dict()
             frame = made.frame()
             columns = frame.astype(object).where(frame.notna(), None).to_dict("list")
-            outputs.show(store.json_text({**columns, "receipt": loaded.receipt.to_dict()}))
+            outputs.show(store.json_text({**columns, "receipt": receipt}))
         elif out is None:
             outputs.show(*made.text().splitlines())
         else:

@@ -342,12 +342,10 @@ def _carry_out(
         known=known,
     )
     start = time.monotonic()
-    with warnings.catch_warnings(record=True) as messages:
+    with warnings.catch_warnings():
         warnings.simplefilter("always")
         released = write_release(work)
     took = time.monotonic() - start
-    for message in messages:
-        outputs.complain(str(message.message))
     where = {"out": account.out / MODEL, "secret": secret_of(account.out, account.secret)}
     if not as_json:
         _report(released, where)

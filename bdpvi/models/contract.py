@@ -54,6 +54,16 @@ class Prior(NamedTuple):
     sd: Tensor
 
 
+def name_of(model: object) -> str:
+    """Return the name of a model: of a function its own, of an object that of its class.
+
+    >>> name_of(name_of), name_of(1)
+    ('name_of', 'int')
+    """
+    own = getattr(model, "model", model)  # of one with values for its parameters
+    return getattr(own, "__name__", type(own).__name__)
+
+
 def log_prior(x: Tensor, *shape: int) -> Prior:
     """Return N(0, 2²), the prior of the logarithms of scales, of type and device of ``x``."""
     return Prior(x.new_zeros(shape), x.new_tensor(2.0))

@@ -74,7 +74,7 @@ class Classes(Regression):
         prior_scale, limit, levels: as in :class:`.Regression`.
     """
 
-    target: ClassVar = "class"
+    target: ClassVar[str] = "class"
     option: ClassVar[str] = "classes"
 
     classes: int

@@ -52,6 +52,7 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi.privacy import conversions
 from bdpvi.privacy.event import WITHOUT
+from bdpvi.privacy.gaussian import log_of
 from bdpvi.privacy.inversion import LogMgf, largest_bound
 
 SLACK = 0.02
@@ -60,6 +61,8 @@ _ORDERS = torch.logspace(-1, 5, 481, dtype=torch.float64, device="cpu")
 _POINTS = 17
 """Points of the search in each of φ, ψ and w."""
 _ROUNDS = 3
+_AT_ONCE = 8
+"""Orders at a time: few enough for a processor's cache."""
 _SHARED = (0.0, 0.25, 0.5, 0.75, 1.0)
 _COUNTS = 33
 """The most numbers of coordinates at hi to try."""
@@ -283,8 +286,7 @@ def _log_mgf(case: _Case, choices: Tensor) -> Callable[[Tensor | slice], LogMgf]
     def of(rows: Tensor | slice) -> LogMgf:
         own = r[rows].T
         precisions = torch.cat([own, torch.stack([k[rows] for k, _ in many])]) if many else own
-        x, logs, b = precisions - 1, precisions.log(), torch.zeros_like(precisions)
-        b[: len(own)] = b2[rows].T
+        x, logs, b = precisions - 1, precisions.log(), b2[rows].T
         count = torch.stack([*torch.ones_like(own), *(count[rows] for _, count in many)])
 
         def log_mgf(s: Tensor) -> Tensor:
@@ -292,9 +294,10 @@ def _log_mgf(case: _Case, choices: Tensor) -> Callable[[Tensor | slice], LogMgf]
             weight = 1 - s * x
             known = weight.real > 0
             safe = torch.where(known, weight, 1.0)
-            total = s * (s + 1) * b / safe - count * (safe.log() + s * logs)
+            total = -count * (log_of(safe) + s * logs)
+            total[:, : len(b)] += s * (s + 1) * b / safe[:, : len(b)]
             return torch.where((known | (count == 0)).all(1), 0.5 * total.sum(1), math.inf)
 
-        return log_mgf
+        return lambda s: torch.cat([*map(log_mgf, s.split(_AT_ONCE))])
 
     return of

@@ -78,10 +78,10 @@ class Bound:
     observer: str = ""
     reliable: bool = True
     reason: str = ""
-    assumptions: tuple[Assumption, ...] = ()
+    assumptions: tuple[Assumption, ...] = field(default=(), repr=False)
     distance: float | None = None
     rounding: float = 0.0
-    evidence: Evidence | None = None
+    evidence: Evidence | None = field(default=None, repr=False)
     share: float = field(default=0.0, metadata={"absent": 0.0})
     confidence: float = field(default=0.0, metadata={"absent": 0.0})
     deltas: Callable[[Any], Any] | None = field(
@@ -317,8 +317,7 @@ class Exposure:
         )
         if math.isinf(self.certified):
             certified = "too few records to certify a bound for 99 % of the population"
-        path = f"{Kind.PATH.value}, not a guarantee about the algorithm: "
-        return (path if self.on_path else "") + (
+        return f"{Kind.PATH.value}, not a guarantee about the algorithm: " * self.on_path + (
             f"single records at δ = {self.delta:g}: largest ε = {self.largest:.3g}, 99 % within "
             f"{self.most:.3g}, median {self.median:.3g}; {certified}"
         )
@@ -364,6 +363,8 @@ class Cost:
         else:
             parts[:0] = [str(one) for one in (self.typical, self.bayesian) if one]
         return "\n".join(["; ".join(parts), *map(str, self.groups)])
+
+    __repr__ = __str__
 
     @property
     def curve(self) -> tuple[tuple[float, float], ...]:

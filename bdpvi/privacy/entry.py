@@ -18,6 +18,12 @@ _ORIGINS = ("owner", "constants", "data")
 KINDS = ("draws", "constants", "release", "steps", "rounds", RESERVED, ENDED)
 _TEXT = {"purpose": re.compile("[a-z0-9 ]{0,80}"), "seal": re.compile("[0-9a-f]{0,64}")}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_NOUNS = {
+    "compare_models": "comparison",
+    "describe": "Table 1",
+    "synthesize": "synthetic table",
+}
+"""What is made by each call that releases something else than a model."""
 _LONGEST = 300
 """The most characters of a text."""
 
@@ -123,7 +129,8 @@ class Entry:
     def once(self) -> str:
         """One of its ``count`` repetitions, in words."""
         if self.charge is None:
-            return self.kind
+            call = self.note.what.partition(":")[0] if self.note else ""
+            return self.kind if self.kind != "release" else _NOUNS.get(call, self.kind)
         tau = f"{self.charge.temperature:.4g}"
         return f"{several(self.charge.draws, 'draw')} at temperature {tau}"
 

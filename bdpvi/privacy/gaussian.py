@@ -59,6 +59,14 @@ def equal_covariance(variance: Tensor, epsilon: float | Tensor) -> Tensor:
     return torch.where(root > 0, delta, (-torch.expm1(eps)).clamp(min=0))
 
 
+def log_of(w: Tensor) -> Tensor:
+    """Return log w. The complex log uses real operations, several times as fast as torch's own."""
+    if not w.is_complex():
+        return w.log()
+    real, imag = w.real.contiguous(), w.imag.contiguous()
+    return torch.complex((real**2).addcmul_(imag, imag).log_().div_(2), torch.atan2(imag, real))
+
+
 @cache
 def largest_variance(epsilon: float, delta: float) -> float:
     """Return the μ² of the Gaussian mechanism whose δ at ε is ``delta``, to 1e-12.

@@ -111,7 +111,7 @@ def _down(epsilon: float) -> float:
 
 def unreachable(book: Book, epsilon: float, delta: float) -> ValueError:
     """Return the error for an ε that is spent."""
-    before = together(book, delta, {})
+    before = together(book, delta, {}) or "more than any worst-case ε"
     return ValueError(
         f"epsilon={epsilon:g} cannot be reached at delta={delta:g}: before this, {before} was "
         f"spent; {several(sum(charge.count for charge in book.charges), 'charge')} made before"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 _RANGE = 700.0
@@ -47,6 +48,7 @@ def smallest(
     >>> round(smallest(lambda x: 100 / x**2, target=1.0, guess=1.0, slack=1e-6), 4)
     10.0
     """
+    falling = cache(falling)  # the ends of a bracket and the root are asked again
 
     def excess(log_x: float) -> float:
         """Return log(falling/target) + slack/2, or 0 if the value is accepted."""

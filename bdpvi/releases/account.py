@@ -30,7 +30,6 @@ OTHERS = "other calls on these rows count, by their worst case"
 _WORDS = {
     "draws": "draws from a guide",
     "constants": "private preprocessing",
-    "release": "release",
     "steps": "training steps",
     "rounds": "federated rounds",
 }
@@ -74,7 +73,7 @@ class StatementLine:
         counted: Counter[str] = Counter()
         for entry in self.entries:
             if entry.kind not in (RESERVED, ENDED):
-                words = _WORDS[entry.kind] if entry.charge is None else entry.once
+                words = entry.once if entry.charge else _WORDS.get(entry.kind, entry.once)
                 counted[words] += entry.count
         said = ", ".join(f"{name} × {n}" if n > 1 else name for name, n in counted.items())
         pending = "started and not finished, with all of its ε reserved"
@@ -165,6 +164,9 @@ class Statement:
             yield f"{several(refused, 'target')} refused by looking at the records, at no charge"
         yield f"All together: {self.total or NOT_PRICED}"
         yield f"  {self.guarantee}"
+
+    def __str__(self) -> str:
+        return "\n".join(self.text())
 
     def page(self) -> str:
         """Return the account as a page that needs no other file, by the extra ``bdpvi[report]``."""

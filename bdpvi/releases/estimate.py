@@ -58,13 +58,13 @@ class Estimate:
     torch.Size([3, 1])
     """
 
-    mean: tuple[float, ...]
-    covariance: tuple[tuple[float, ...], ...]
-    sampling: tuple[float, ...]
+    mean: tuple[float, ...] = field(repr=False)
+    covariance: tuple[tuple[float, ...], ...] = field(repr=False)
+    sampling: tuple[float, ...] = field(repr=False)
     log_scale: tuple[float, float] | None = None
     reliable: bool
     reason: str = ""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         d, matrix = len(self.mean), self.covariance
@@ -139,17 +139,17 @@ class Gaussian:
     ([1.0, 2.0], torch.Size([3, 2]))
     """
 
-    mean: tuple[float, ...]
-    variances: tuple[float, ...]
-    covariance: tuple[tuple[float, ...], ...] = ()
+    mean: tuple[float, ...] = field(repr=False)
+    variances: tuple[float, ...] = field(repr=False)
+    covariance: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
     sites: Mapping[str, tuple[int, ...]]
-    measured: tuple[bool, ...] = ()
+    measured: tuple[bool, ...] = field(default=(), repr=False)
     settled: bool = field(default=True, metadata={"absent": True})
     amortised: bool = field(default=False, metadata={"absent": False})
     moved: float | None = field(default=None, metadata={"absent": None})
     features: str = field(default="", metadata={"absent": ""})
     arguments: tuple[Argument, ...] = ()
-    shape: tuple[tuple[float, ...], ...] = field(default=(), metadata={"absent": ()})
+    shape: tuple[tuple[float, ...], ...] = field(default=(), repr=False, metadata={"absent": ()})
 
     def __post_init__(self) -> None:
         if self.features:

@@ -115,6 +115,9 @@ class Receipt:
             f"to {bound.neighbours}{bound.conditions}{trust}"
         ) + f"; {self.together}" * bool(self.together)
 
+    def __repr__(self) -> str:
+        return f"Receipt({self})"
+
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes, which are public, as JSON types."""
         return dict(schema.to_json(self))

@@ -14,7 +14,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.named import features_of
-from bdpvi.models.contract import Model, with_features
+from bdpvi.models.contract import Model, name_of, with_features
 from bdpvi.models.kinds import Known, is_regression
 from bdpvi.models.predictions import class_probabilities, predictive_means, survival_draws
 from bdpvi.privacy.cost import Cost
@@ -61,6 +61,10 @@ class Release(Published):
 
     def __str__(self) -> str:
         return f"{several(len(self.samples), 'draw')}; {self.receipt}"
+
+    def __repr__(self) -> str:
+        weights = several(self.samples[0].numel(), "weight")
+        return f"Release({name_of(self.model)}, {weights}, {self})"
 
     @property
     def cost(self) -> Cost:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from bdpvi._ground.types import Budget
+from bdpvi._ground.types import Budget, PrivacyUtilityWarning
 from bdpvi.datasets.dataset import Data
 from bdpvi.models.contract import Model
 from bdpvi.noise.keys import Key
@@ -101,13 +102,24 @@ class Allowance(NamedTuple):
 
 
 def planned(
-    route: Suited[P], model: Model, features: int, before: Before, epsilon: float, delta: float
+    route: Suited[P],
+    model: Model,
+    features: int,
+    before: Before,
+    epsilon: float,
+    delta: float,
+    calls: int = 7,
 ) -> P:
     """Return settings that, with all earlier charges, cost at most ε, within 0.2 %.
 
     To choose settings, earlier charges count as a Gaussian mechanism of their ε; the noise then
     follows from their exact events. Within a reservation the noise is larger if the budget of the
-    whole table requires it, as other works may have spent meanwhile.
+    whole table requires it, as other works may have spent meanwhile. A warning is for the caller
+    so many ``calls`` above.
+
+    Warns:
+        PrivacyUtilityWarning: of what a route cautions against. Nothing is charged yet, so that
+            whoever makes it an error pays nothing.
 
     Raises:
         ValueError: if ε is spent.
@@ -128,6 +140,10 @@ def planned(
 
             if spent is book or total(noise) > limit.epsilon:
                 noise = smallest(total, limit.epsilon, noise, slack=left.SLACK)
+        made = made.with_noise(noise)  # type: ignore[assignment]
+        few = route.caution(made, delta)
     except ArithmeticError:
         raise left.unreachable(book, epsilon, delta) from None
-    return made.with_noise(noise)  # type: ignore[return-value]
+    if few:
+        warnings.warn(few, PrivacyUtilityWarning, stacklevel=1 + calls)
+    return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -112,7 +112,7 @@ class Summary:
             estimate, low, high, and whether it is measured; or None.
     """
 
-    coefficients: tuple[Coefficient, ...]
+    coefficients: tuple[Coefficient, ...] = field(repr=False)
     level: float
     ratio: str
     reliable: bool | None

@@ -11,21 +11,20 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground import schema as json_schema
 from bdpvi._ground import store
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning
-from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.identity import Identity
 from bdpvi.datasets.origin import DECLARED, declarations
 from bdpvi.datasets.schema import Schema, of_content
-from bdpvi.datasets.split import add_note
 from bdpvi.datasets.stored import without_pattern
-from bdpvi.privacy.accounts import account, beside
-from bdpvi.privacy.book import ROW, Unsaid
-from bdpvi.privacy.ledger import Ledger
+
+if TYPE_CHECKING:  # what only reads a table needs no account
+    from bdpvi.datasets.dataset import Split
+    from bdpvi.datasets.identity import Identity
+    from bdpvi.privacy.ledger import Ledger
 
 SUFFIX = ".table.json"
 FROM_DATA = "from_data"
@@ -177,6 +176,8 @@ class TableFile:
 
     def noting(self, split: Split) -> Split:
         """Return records whose receipts say that the file was used."""
+        from bdpvi.datasets.split import add_note
+
         if self.path is None:
             return split
         said = declarations(table_file=self.words_for_receipt)
@@ -196,6 +197,8 @@ class TableFile:
         Warns:
             PrivacyUtilityWarning: if they differ. For the owner.
         """
+        from bdpvi.privacy.book import ROW, Unsaid
+
         said = dict(zip(PEOPLE, (unit or ROW, rows_per_unit, one_row_per_person), strict=True))
         mine = {"unit": self.unit or ROW, **{name: getattr(self, name) for name in PEOPLE[1:]}}
         if not isinstance(said["unit"], Unsaid) or one_row_per_person:
@@ -224,6 +227,8 @@ class TableFile:
         Warns:
             PrivacyUtilityWarning: if an option names another ledger. For the owner.
         """
+        from bdpvi.privacy.accounts import beside
+
         where = store.path_of(table) or ""
         if not self.account or self.path is None:
             return beside(where) if given is None and where else given
@@ -250,6 +255,8 @@ class TableFile:
         budget: Budget | None = None,
     ) -> Ledger:
         """Return the ledger of the table; arguments as for :func:`.accounts.account`."""
+        from bdpvi.privacy.accounts import account
+
         own = self.ledger(table) if given is None else None
         return account(table, identity, given, own, other_people=other_people, budget=budget)
 

@@ -34,11 +34,13 @@ class ScoreLaw:
         weights: of each feature, (k, d) or (k, d, K); 0 for the exposure.
         constant: the intercept in the predictor, (k,) or (k, K).
         limit: features are clipped at ± this; inf if they are not.
+        labels: of the classes, if there are any.
         groups: numbers of the features that are scaled together to at most that length.
         exposure: number of the feature that holds exposures, or None.
     """
 
     fields: ClassVar[tuple[str, ...]] = ()
+    labels: tuple[str, ...] = ()
 
     def __init__(self, model: Mapping[str, Any], latents: Mapping[str, Floats], width: int) -> None:
         common = {"kind", "prior_scale", "limit", "levels", "weight_norm"}
@@ -83,6 +85,36 @@ class ScoreLaw:
         if self.exposure is None:
             return np.full(len(x), True)
         return np.asarray(x[:, self.exposure] > 0)
+
+    def predictions(self, x: Floats) -> dict[str, Any]:
+        """Return what is predicted, averaged over the draws, (N,) each, by name.
+
+        Args:
+            x: features, (N, d).
+
+        Returns:
+            As :meth:`.scorer.Scorer.predict`; NaN for what is None there.
+        """
+        known = self.known(x)
+        if not known.all():
+            x = x.copy()
+            x[~known, self.exposure] = 1.0
+        draws = self.targets(x)
+        means, labels = draws.mean(0), np.array(self.labels, dtype=str)
+        made: dict[str, Any]
+        if means.ndim == 2:
+            chosen = means.argmax(1)
+            draws = np.take_along_axis(draws, chosen[None, :, None], 2)[..., 0]
+            names = (f"probability of {label}" for label in self.labels)
+            made = {"class": labels[chosen], **dict(zip(names, means.T, strict=True))}
+        elif self.labels:
+            made = {"class": labels[(means > 0.5).astype(np.int64)], "probability": means}
+        else:
+            made = {"expected": means, **self.beside(x)}
+        made["spread"] = draws.std(0, ddof=1) if len(draws) > 1 else np.full(len(x), math.nan)
+        if not known.all():
+            made = {name: np.where(known, one, math.nan) for name, one in made.items()}
+        return made
 
     def targets(self, x: Floats) -> Floats:
         """Return the expected target, or the probability of each class, by each draw.
@@ -272,3 +304,33 @@ LAWS: dict[str | None, type[ScoreLaw]] = {
     "survival": SurvivalLaw,
 }
 """Laws by the kinds that files name; the logistic one has no kind."""
+
+
+def law_of(
+    model: Mapping[str, Any], latents: Mapping[str, Floats], target: Mapping[str, Any], width: int
+) -> ScoreLaw:
+    """Return the law of a release's model.
+
+    Args:
+        model: its entry in a release's file.
+        latents, width: as for :class:`ScoreLaw`.
+        target: the entry of the target, which names classes.
+
+    Raises:
+        ValueError: if the model is unknown, or shapes disagree.
+    """
+    if model.get("kind") == "mixed":  # groups' effects are weights
+        model = model["of"]
+    if model.get("kind") not in LAWS:
+        raise ValueError(f"the model is of the unknown kind {model['kind']!r}")
+    law = LAWS[model.get("kind")](model, latents, width)
+    found = law.targets(np.zeros((1, width))).shape[2:]
+    if model.get("kind") is None:
+        law.labels = (str(target.get("negative", "0")), str(target.get("positive", "1")))
+    elif found:
+        if found[0] != model["classes"]:
+            raise ValueError(f"the model has {model['classes']} classes, latents {found[0]}")
+        law.labels = tuple(map(str, target.get("classes", range(found[0]))))
+        if len(law.labels) != found[0]:
+            raise ValueError(f"the target has {len(law.labels)} classes, latents {found[0]}")
+    return law

@@ -13,7 +13,7 @@ import numpy as np
 
 from .blocks import blocks_of
 from .columns import columns_of
-from .laws import LAWS, Floats, ScoreLaw
+from .laws import Floats, law_of
 
 FORMAT = 5
 """Format of a release's file."""
@@ -34,11 +34,14 @@ class Scorer:
     Attributes:
         receipt: the release's guarantee, as in its file.
         columns: the columns that a row must have.
+        encoding: how they become features, as in its file.
+        law: what features predict.
     """
 
     def __init__(self, content: Mapping[str, Any], unknown: str = "") -> None:
-        encoding, model = content["preprocessing"]["encoding"], content["model"]
+        encoding, target = (content["preprocessing"].get(one) for one in ("encoding", "target"))
         self.receipt: Mapping[str, Any] = content["receipt"]
+        self.encoding: Mapping[str, Any] = encoding
         self._columns = columns_of(encoding, _chosen(unknown, encoding["unknown"]))
         self._blocks = blocks_of(encoding.get("terms", ()), self._columns)
         width = self._blocks[-1].end
@@ -46,19 +49,8 @@ class Scorer:
             raise ValueError(
                 f"the encoding has {width} features, feature_names {len(content['feature_names'])}"
             )
-        if model.get("kind") == "mixed":  # groups' effects are weights
-            model = model["of"]
         latents = {name: _numbers(name, one) for name, one in content["latents"].items()}
-        if model.get("kind") not in LAWS:
-            raise ValueError(f"the model is of the unknown kind {model['kind']!r}")
-        self._law: ScoreLaw = LAWS[model.get("kind")](model, latents, width)
-        target = content["preprocessing"].get("target") or {}
-        self._labels: tuple[str, ...] = ()
-        """Of the classes."""
-        if model.get("kind") is None:
-            self._labels = (target.get("negative", "0"), target.get("positive", "1"))
-        elif "classes" in model:
-            self._labels = tuple(map(str, target.get("classes", range(model["classes"]))))
+        self.law = law_of(content["model"], latents, target or {}, width)
         self._counts: Counter[tuple[str, str]] = Counter()
         self._lock = Lock()
 
@@ -128,7 +120,7 @@ class Scorer:
         """
         from .sql import select_of
 
-        return select_of(self._blocks, self._columns, self._law, self._labels, table, ids, dialect)
+        return select_of(self._blocks, self._columns, self.law, table, ids, dialect)
 
     def _predicted(self, rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
         found: Counter[tuple[str, str]] = Counter()
@@ -163,29 +155,12 @@ class Scorer:
         return odd
 
     def _results(self, x: Floats) -> list[dict[str, Any]]:
-        known = self._law.known(x)
-        if not known.all():
-            x[~known, self._law.exposure] = 1.0
-        draws = self._law.targets(x)
-        means = draws.mean(0)
-        if means.ndim == 2:
-            chosen = means.argmax(1)
-            draws = np.take_along_axis(draws, chosen[None, :, None], 2)[..., 0]
-        beside = self._law.beside(x)
-        spread = draws.std(0, ddof=1).tolist() if len(draws) > 1 else [None] * len(x)
-        made: list[dict[str, Any]] = []
-        for at, mean in enumerate(means.tolist()):
-            one: dict[str, Any]
-            if means.ndim == 2:
-                names = (f"probability of {label}" for label in self._labels)
-                one = {"class": self._labels[chosen[at]], **dict(zip(names, mean, strict=True))}
-            elif self._labels:
-                one = {"class": self._labels[mean > 0.5], "probability": mean}
-            else:
-                one = {"expected": mean} | {n: float(column[at]) for n, column in beside.items()}
-            one["spread"] = spread[at]
-            made.append(one if known[at] else dict.fromkeys(one))
-        return made
+        each = {name: one.tolist() for name, one in self.law.predictions(x).items()}
+        rows = zip(*each.values(), strict=True)
+        return [
+            {name: one if one == one else None for name, one in zip(each, row, strict=True)}
+            for row in rows
+        ]
 
 
 def load(path: str | os.PathLike[str], *, unknown: str = "") -> Scorer:
@@ -202,11 +177,11 @@ def load(path: str | os.PathLike[str], *, unknown: str = "") -> Scorer:
     try:
         return Scorer(_content(path), unknown)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{os.fspath(path)} gives no scores: {error}") from error
+        raise ValueError(f"{os.fspath(path)} gives no predictions: {error}") from error
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(
-            f"{os.fspath(path)} gives no scores: an entry is missing or wrong ({error!r:.80}); "
-            f"{_GIVE}"
+            f"{os.fspath(path)} gives no predictions: an entry is missing or wrong "
+            f"({error!r:.80}); {_GIVE}"
         ) from error
 
 

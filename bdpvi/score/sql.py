@@ -79,7 +79,6 @@ def select_of(
     blocks: Sequence[FeatureBlock],
     columns: Sequence[RowColumn],
     law: ScoreLaw,
-    labels: Sequence[str],
     table: str,
     ids: Sequence[str],
     dialect: str,
@@ -90,7 +89,6 @@ def select_of(
         blocks: the features, in the order of the weights.
         columns: the columns of the release.
         law: its likelihood, with the draws.
-        labels: of its classes.
         table, ids, dialect: as there.
 
     Raises:
@@ -99,11 +97,8 @@ def select_of(
     if dialect not in DIALECTS:
         raise ValueError(f"dialect={dialect!r} must be one of {sorted(DIALECTS)}")
     means = MEANS[type(law)](law)
-    results = [f"probability of {one}" for one in labels]
-    if len(means) == 1:
-        results = ["probability" if labels else "expected"]
-    elif isinstance(law, SurvivalLaw):
-        results = ["expected", *law.beside(np.zeros((0, law.weights.shape[1])))]
+    made = law.predictions(np.zeros((0, law.weights.shape[1])))
+    results = [one for one in made if one not in ("class", "spread")]
     kept = [quoted(one) for one in ids]
     if both := sorted({*ids} & {"class", *results}):
         raise ValueError(f"ids has {both[0]!r}, which is a column of the predictions too")
@@ -126,7 +121,7 @@ def select_of(
         f"(SELECT AVG({mean}) FROM {over}) AS {quoted(one)}"
         for mean, one in zip(means, results, strict=True)
     ]
-    final = [*_class(results, labels), *(f"s.{quoted(one)}" for one in results)]
+    final = [*_class(results, law.labels), *(f"s.{quoted(one)}" for one in results)]
     return "\n".join(
         [
             f"WITH bdpvi_draws({', '.join(names)}) AS (VALUES",

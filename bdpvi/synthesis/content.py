@@ -70,6 +70,9 @@ class TableReceipt:
         """How well anybody tells who is in the table, by these public numbers; "" if seeded."""
         return in_one_sentence(self.worst_case)
 
+    def __repr__(self) -> str:
+        return f"TableReceipt({self})"
+
     def __str__(self) -> str:
         listed = ", ".join(self.bought)
         return (

@@ -15,6 +15,7 @@ from scipy.special import stdtrit
 
 from bdpvi._ground import schema as files
 from bdpvi._ground import store, validate
+from bdpvi._ground.outputs import several
 from bdpvi.datasets import grid
 from bdpvi.datasets.schema import Schema, of_today
 from bdpvi.privacy.assumptions import Assumption
@@ -42,6 +43,10 @@ class Synthetic:
     target: str | None
     settings: Counts
     counts: NoisyCounts
+
+    def __repr__(self) -> str:
+        columns = several(len(self.schema.columns), "column")
+        return f"Synthetic({columns}, target={self.target!r}, {self.receipt})"
 
     @property
     def rows(self) -> int:

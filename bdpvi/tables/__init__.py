@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bdpvi.tables.looks import ColumnLook, Finding, TableLook
     from bdpvi.tables.predictions import Predictions
     from bdpvi.tables.request import Machine, Public, Request
+    from bdpvi.tables.spent import account
 else:
     __getattr__ = lazy(
         __name__,
@@ -20,6 +21,7 @@ else:
             "looks": ("ColumnLook", "Finding", "TableLook"),
             "predictions": ("Predictions",),
             "request": ("Machine", "Public", "Request", "Unit"),
+            "spent": ("account",),
         },
     )
 
@@ -33,6 +35,7 @@ __all__ = [
     "Request",
     "TableLook",
     "Unit",
+    "account",
     "look",
 ]
 

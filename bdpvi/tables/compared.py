@@ -217,7 +217,7 @@ class _CompareScores:
         settings = NoisySum(rate=1.0, clip=LENGTH, noise_multiplier=noise, size=4, records=1)
         return transaction.Plan(
             kind="release",
-            what=f"ε = {self.epsilon:g}",
+            what=f"a comparison at ε = {self.epsilon:g}",
             events=(settings.event(1),),
             settings=settings,
             assumptions=basis.assumptions_of(self.held.preprocessing, before.book.entries),

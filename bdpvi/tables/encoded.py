@@ -67,7 +67,11 @@ def usable(frame: pd.DataFrame, asked: Request) -> tuple[Rows, int]:
         y = np.asarray(places_of(target, [asked.positive]) == 0, dtype=np.float64)
         kept = ~target.blank
     else:
-        y = places_of(target, asked.public.classes) if asked.public.classes else target.numbers
+        y = (
+            places_of(target, asked.public.classes)
+            if asked.public.classes
+            else np.array(target.numbers)
+        )
         if asked.public.event:
             y = _signed(asked, target.numbers, frame[asked.public.event])
         kept = asked.model.fits(torch.from_numpy(y)).numpy()
@@ -297,7 +301,7 @@ def price_of(
     check(asked, purchase, left)
     need = 0 if free else purchase.need(asked.row_distance(left))
     columns = {} if free else purchase.estimated_kinds
-    price = Price(asked.epsilon, columns, need, round(estimates.TOO_FEW * need))
+    price = Price(asked.epsilon, columns, need, round(asked.too_few * need))
     return price, asked, [*header]
 
 
@@ -339,7 +343,7 @@ def _refuse_few(
     spent: str,
 ) -> None:
     """Raise TooFewRecordsError if preprocessing or intervals need more records."""
-    if records >= estimates.TOO_FEW * need:
+    if records >= asked.too_few * need:
         rows = asked.public.rows or min(max(records, FEWEST), MOST)
         share = 0.0 if purchase.empty else estimates.SHARE
         known = replace(asked, public=replace(asked.public, rows=rows))

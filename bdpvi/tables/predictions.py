@@ -8,14 +8,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pandas as pd
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
+from bdpvi._ground import schema
 from bdpvi._ground.outputs import csv_text
 from bdpvi._ground.progress import bar
 from bdpvi._ground.store import claimed
@@ -28,11 +26,12 @@ from bdpvi.datasets.looks import Unclear, tell_of_unclear, unclear
 from bdpvi.datasets.records import Spread, sum_of_results
 from bdpvi.datasets.table import LEFT_OUT, ODD, Table
 from bdpvi.datasets.types import ColumnType
-from bdpvi.models.kinds import OfClasses
-from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.predictions import class_probabilities, survival_draws
-from bdpvi.releases.released import Release
+from bdpvi.score.laws import ScoreLaw, law_of
 from bdpvi.score.reading import ANY
+from bdpvi.score.scorer import Scorer
+
+if TYPE_CHECKING:  # new rows are predicted without torch
+    from bdpvi.releases.released import Release
 
 _AT_ONCE = 1024
 """Most rows predicted at once."""
@@ -58,7 +57,7 @@ class Predictions:
     any number of workers to the bit, and in any file and blocks to rounding.
 
     Attributes:
-        release: the release.
+        law: what features predict.
         table: the rows.
         encoding: how they become features.
         ids: columns of the table that the predictions begin with, as text.
@@ -67,7 +66,7 @@ class Predictions:
         progress: whether to show a bar.
     """
 
-    release: Release
+    law: ScoreLaw
     table: Table
     encoding: Encoding
     ids: tuple[str, ...] = ()
@@ -78,7 +77,7 @@ class Predictions:
     @classmethod
     def of(
         cls,
-        release: Release,
+        release: Release | Scorer,
         table: Any,
         *,
         ids: Sequence[str] = (),
@@ -91,7 +90,7 @@ class Predictions:
 
         Args:
             release: a release of a table with raw columns, such as :func:`bdpvi.load_release`
-                reads.
+                reads, or without torch :func:`bdpvi.score.load`.
             table: what :meth:`bdpvi.datasets.table.Table.of` takes: a file; a folder, a glob or
                 a URL of files; a data frame; or its blocks.
             ids: columns that the predictions begin with.
@@ -103,15 +102,10 @@ class Predictions:
             progress: whether to show a bar.
 
         Raises:
-            ValueError: if the release has no encoding, the table lacks a column, or an argument
-                is invalid. No row is read.
+            ValueError: if the release has no encoding or is of your own model, the table lacks a
+                column, or an argument is invalid. No row is read.
         """
-        encoding, file = release.encoding, file or FileFormat()
-        if encoding is None:
-            raise ValueError(
-                "release: it does not say how a table becomes features; bdpvi private "
-                "did not make it"
-            )
+        (encoding, law), file = _read(release), file or FileFormat()
         if unknown:
             asked = replace(encoding, unknown=unknown)
             if asked.feature_names != encoding.feature_names:
@@ -123,7 +117,7 @@ class Predictions:
         types = {name: one.in_file(*file.signs) for name, one in encoding.types.items()}
         blocks = Table.of(table, file=file)
         guess = None if file.plain else ColumnType(kind=ANY).in_file(*file.signs)
-        made = cls(release, blocks, encoding.typed(types), tuple(ids), guess, executor, progress)
+        made = cls(law, blocks, encoding.typed(types), tuple(ids), guess, executor, progress)
         made._check_ids()
         made._of(made._nothing)  # refuses a header that lacks a column
         return made
@@ -178,8 +172,7 @@ class Predictions:
 
     def _check_ids(self) -> None:
         path = self.table.path or "the table"
-        none = torch.zeros(0, len(self.encoding.feature_names), dtype=torch.float64)
-        taken = {*_columns(self.release, none)}
+        taken = self.law.predictions(np.zeros((0, len(self.encoding.feature_names))))
         for name in self.ids:
             if name not in self.table.header:
                 raise ValueError(f"id={name!r} is not a column of {path}")
@@ -210,21 +203,15 @@ class Predictions:
         encoding = self.encoding.typed({**guesses, **self.encoding.types})
         table = read_columns(with_text_names(frame), encoding.types)
         if encoding.unknown == "other":  # each cell is read by itself anyway
-            features = encoding.whole(table)
+            features = encoding.rows_of(table).whole()
         else:
             features, _ = self.encoding.encode_and_count(frame, self.guess)
         found = unclear(encoding, table)
-        blank = features.new_zeros(len(features), dtype=torch.bool)
-        if (place := getattr(self.release.model, "exposure", None)) is not None:
-            blank = ~self.release.model.exposed(features)  # type: ignore[attr-defined]
-            features[blank, place] = 1.0
-        parts = [_columns(self.release, part) for part in features.split(_AT_ONCE)]
+        starts = range(0, max(len(features), 1), _AT_ONCE)
+        parts = [self.law.predictions(features[at : at + _AT_ONCE]) for at in starts]
         ids = {name: frame[name].map(_as_text).reset_index(drop=True) for name in self.ids}
         each = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
-        made = pd.DataFrame({**ids, **each})
-        if bool(blank.any()):
-            made.loc[blank.numpy(), [*parts[0]]] = np.nan
-        return made, found
+        return pd.DataFrame({**ids, **each}), found
 
 
 def _block(
@@ -280,36 +267,19 @@ def _as_text(value: object) -> str | None:
     return None if read_cell(value)[2] else label(value)
 
 
-def _columns(release: Release, features: Tensor) -> dict[str, Any]:
-    """Return the predictions of at most :data:`_AT_ONCE` rows, (n, d), by column name."""
-    target = release.preprocessing.get("target")
-    names = target if isinstance(target, dict) else {}
-    made: dict[str, Any]
-    if isinstance(release.model, OfClasses):
-        labels = np.array(names.get("classes", range(release.model.classes)), dtype=str)
-        every = class_probabilities(release.model, release.latents, features).numpy()
-        likeliest = every.mean(0).argmax(1)
-        chosen = np.take_along_axis(every, likeliest[None, :, None], 2)[..., 0]
-        each = {
-            f"probability of {label}": p for label, p in zip(labels, every.mean(0).T, strict=True)
-        }
-        made = {"class": labels[likeliest], **each, "spread": _spread(chosen)}
-    else:
-        draws = release.predict_draws(features).numpy()
-        mean = draws.mean(0)
-        made = {"expected": mean}
-        if cuts := getattr(release.model, "cuts", ()):
-            at = torch.tensor(cuts, dtype=torch.float64)
-            curves = survival_draws(release.model, release.latents, features, at).mean(0)
-            columns = curves.numpy().T
-            made |= {f"survival at {cut:.9g}": s for cut, s in zip(cuts, columns, strict=True)}
-        if isinstance(release.model, BayesianLogisticRegression):
-            yes, no = names.get("positive", "1"), names.get("negative", "0")
-            made = {"class": np.where(mean > 0.5, yes, no), "probability": mean}
-        made["spread"] = _spread(draws)
-    return made
+def _read(release: Release | Scorer) -> tuple[Encoding, ScoreLaw]:
+    """Return how a table becomes a release's features, and what they predict."""
+    if isinstance(release, Scorer):
+        return Encoding.from_dict(release.encoding), release.law
+    if (encoding := release.encoding) is None:
+        raise ValueError(
+            "release: it does not say how a table becomes features; bdpvi private did not make it"
+        )
+    from bdpvi.models.kinds import is_regression
 
-
-def _spread(draws: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the standard deviation of each record's values, (k, N), NaN for one sample, (N,)."""
-    return draws.std(0, ddof=1) if len(draws) > 1 else np.full(draws.shape[1], np.nan)
+    if not is_regression(release.model):
+        raise ValueError("release: it is of your own Pyro model: use its predict_mean(frame)")
+    latents = {name: one.double().cpu().numpy() for name, one in release.latents.items()}
+    target: Any = release.preprocessing.get("target") or {}
+    width = len(release.feature_names)
+    return encoding, law_of(schema.to_json(release.model), latents, target, width)

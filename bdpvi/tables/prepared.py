@@ -16,7 +16,6 @@ from torch import Tensor
 
 from bdpvi._ground import log, validate
 from bdpvi._ground.host import HOST, on_host
-from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.accounting.accountant import cost_of
 from bdpvi.bayesian.guarantees import Guarantee, WorstCaseDP
 from bdpvi.bayesian.inference.guide import check_unused
@@ -30,8 +29,9 @@ from bdpvi.models.linear import BayesianLinearRegression
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.assumptions import sentences
-from bdpvi.privacy.book import ROW
+from bdpvi.privacy.book import ROW, Book
 from bdpvi.privacy.cost import Cost
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.programs.settings import Settings
@@ -44,8 +44,9 @@ from bdpvi.releases.receipt import AIMED, Receipt
 from bdpvi.releases.received import release_of
 from bdpvi.releases.released import Release, flat
 from bdpvi.releases.route import Route, Suited
+from bdpvi.releases.row_counts import MOST
 from bdpvi.releases.shared_file import release_bytes
-from bdpvi.releases.transaction import Transaction
+from bdpvi.releases.transaction import Before, Transaction
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,11 +160,10 @@ class Prepared:
             if route.count:
                 price = (route.count, epsilon, delta, self.data.people.are_records)
                 counted = CountRows(len(self.data), *price)
+                self._check_any(counted, work.before())
                 route = route.of_rows(work.perform(counted))
             solve = Solve(self.model, self.data, route, epsilon, delta)
             plan, key, _ = work.charge(solve, last=True)
-        if few := route.caution(plan.settings, delta):
-            warnings.warn(few, PrivacyUtilityWarning, stacklevel=5)
         output = work.draw_charged(solve, plan, key)
         total = Cost(worst_case=work.total(delta).assuming(*plan.assumptions))
         if output.rounds:
@@ -193,6 +193,14 @@ class Prepared:
             parameters=output.parameters,
             secret=total,
         )
+
+    def _check_any(self, counted: CountRows, book: Book) -> None:
+        """Refuse before a count what would be refused after it, whatever it says."""
+        price = counted.plan(Before(book))
+        spent = Entry(kind=price.kind, events=price.events)
+        route = self.route.of_rows(MOST)
+        most = Solve(self.model, self.data, route, counted.epsilon, counted.delta)
+        most.plan(Before(book.of_entries((*book.entries, spent))))
 
 
 @log.step("private fit")

@@ -91,7 +91,8 @@ def private(
 
     Raises:
         TooFewRecordsError: if a declared number of records is too small, before any charge; or if
-            the noisy number is, before further charges.
+            the noisy number is, before further charges. Draws behind a gate are refused by it at
+            their price.
         ValueError: if header, preprocessing or options are invalid, never because of a row; or if
             the rows have an account already.
 

@@ -54,7 +54,8 @@ class Public:
             published, rounded to 1, 2 or 5 times a power of ten. By default the number is estimated
             privately.
         missing: How to treat blanks, with exact preprocessing bounds: refuse; drop, which leaves
-            their rows out; level, which makes a blank a category of its own.
+            their rows out; level, which makes a blank a category of its own. Otherwise each column
+            has a feature for blanks, declared or not: no row may decide a refusal.
         unknown: How to treat an unknown category, a blank or a missing column, with exact
             preprocessing bounds: refuse, or base, which uses the column's public mean. The choice
             is stored in the model.

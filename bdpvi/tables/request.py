@@ -143,6 +143,15 @@ class Request:
         return self.model is not None and not self.uses_noisy_scores
 
     @property
+    def too_few(self) -> float:
+        """The multiple of the rows that private preprocessing needs, below which it is refused."""
+        from bdpvi.datasets.estimates import TOO_FEW, TOO_FEW_YES_NO
+
+        other = self.model is not None or self.intervals or self.public.group
+        usual = isinstance(self.draws, int) and not other
+        return TOO_FEW_YES_NO if usual else TOO_FEW
+
+    @property
     def target_type(self) -> ColumnType | None:
         """The declared type of the target, if any."""
         types = self.public.types

@@ -28,6 +28,7 @@ from bdpvi.datasets.records import Held
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.predictions import predictive_means
 from bdpvi.noise.keys import Key
+from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.releases.released import Release
 from bdpvi.releases.route import Allowance
@@ -278,11 +279,12 @@ def _simulate_minima(
     route: Any = setup(asked, found).route
     if isinstance(route, Intervals):  # the release is by noisy scores, as there is no guide
         route = route.scores
-    if route.count:
-        route = route.of_rows(float(len(train)))
-    route = route.adapt(model, train, None)
     rows = work.people.rows_per_unit
     variance = rows**2 * math.fsum(one**2 for one in found.paid) if found else 0.0
+    if route.count:
+        variance += route.count * largest_variance(asked.epsilon, asked.delta)
+        route = route.of_rows(float(len(train)))
+    route = route.adapt(model, train, None)
     left = Allowance(asked.epsilon, asked.delta, variance, rows=rows)
     plan = route.plan(model, train.x.shape[1], left)
     spent = [e for entry in work.people.ledger.entries() for e in entry.events or ()]

@@ -11,6 +11,7 @@ import flat
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from test_cli import run
 
 import bdpvi
@@ -96,6 +97,39 @@ def test_the_epsilon_of_each_and_of_all() -> None:
     unbounded = Statement(ledger.book(), 1e-5)
     assert unbounded.total is None
     assert "no worst-case ε at δ = 1e-05" in "\n".join(unbounded.text())
+
+
+def test_a_refusal_calls_everything_by_its_name(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"age": [*range(20, 70)] * 40, "sick": ["no", "yes"] * 1000})
+    ledger = Ledger(budget=bdpvi.Budget(3.0))
+    for call in (bdpvi.describe, bdpvi.synthesize):
+        call(frame, epsilon=1.0, ledger=ledger)
+    x = torch.arange(200.0).double()[:, None] / 200
+    records = bdpvi.Dataset(x, (x[:, 0] > 0.5).double())
+    release = bdpvi.fit_private(
+        bdpvi.BayesianLogisticRegression(), records, epsilon=1.0, ledger=Ledger(),
+        route=bdpvi.regression.ObjectivePerturbation(rows=200),
+    )  # fmt: skip
+    held_out = bdpvi.Dataset(x + 1, records.y)
+    bdpvi.compare_models(release, release, held_out, epsilon=1.8, ledger=ledger)
+    with pytest.raises(bdpvi.BudgetExceededError) as refused:
+        bdpvi.describe(frame, epsilon=2.5, ledger=ledger)
+    said = str(refused.value)
+    assert said.startswith("Table 1 at ε = 2.5 would bring")
+    assert said.endswith("3 charges made before: Table 1; synthetic table; comparison")
+    account = bdpvi.tables.account(ledger)
+    assert [one.charges for one in account.lines] == ["Table 1", "synthetic table", "comparison"]
+    assert str(account).splitlines()[-2] == f"All together: {ledger.worst_case(1e-5)}"
+    assert bdpvi.tables.account(ledger, 1e-4).total.delta == 1e-4  # type: ignore[union-attr]
+
+
+def test_python_and_the_command_print_one_account(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("account", table) == 0
+    for place in (table, beside(table), Ledger(beside(table))):
+        assert capsys.readouterr().out.startswith(str(bdpvi.tables.account(place)))
+        assert run("account", table) == 0
 
 
 def test_ledgers_of_earlier_versions_can_be_read(tmp_path: Path) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import mpmath
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from bdpvi.datasets import exact
+from bdpvi.datasets import exact, scales
+from bdpvi.datasets.cells import LazyColumns
+from bdpvi.datasets.columns import Numeric
+from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
 
 LUCK = 1e-9
@@ -32,6 +37,7 @@ def law(
     price: float = exact.PRICE,
     also: list[float] | None = None,
     positive: bool = False,
+    atom: int = 0,
 ) -> list[float]:
     """Return the chance of each interval between the values, and others, by definition."""
     places, others = (sorted(map(int, exact.keys(np.array(v)))) for v in (values, also or []))
@@ -42,7 +48,7 @@ def law(
     c, weights = mpmath.mpf(price) * distance, []
     for i, (low, high) in enumerate(itertools.pairwise(edges)):
         below = i if also is None else sum(place <= low for place in places)
-        width = high - low + (exact.ATOM if low <= 0 < high else 0)
+        width = high - low + (exact.ATOM if low <= atom < high else 0)
         weights.append(width * mpmath.exp(-c * abs(below - mpmath.mpf(len(values)) / 2)))
     total = mpmath.fsum(weights)
     return [float(weight / total) for weight in weights]
@@ -70,7 +76,12 @@ def excess(one: list[float], other: list[float], distance: float, price: float) 
     return worst
 
 
-BIG = 3.0e38
+def halves(values: list[float]) -> list[float]:
+    """Return each number, and the one that follows it."""
+    return [*values, *(float(np.nextafter(np.float32(v), np.float32(np.inf))) for v in values)]
+
+
+BIG, ONE = 3.0e38, 0x3F800000
 PAIRS = [
     ([1.0], [1.0, 5.0]),
     ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 1e300]),
@@ -104,6 +115,21 @@ def test_a_price_that_is_one_percent_too_low_is_seen() -> None:
     one, other = PAIRS[-1]
     assert -2e-4 < excess(one, other, 0.01, exact.PRICE) <= 0
     assert excess(one, other, 0.01, 1.01 * exact.PRICE) > 0.009
+
+
+@given(st.lists(st.floats(1e-9, 1e9), max_size=6), st.floats(1e-9, 1e9), st.floats(0.01, 3.0))
+def test_a_size_of_what_is_not_0_costs_no_more(
+    values: list[float], extra: float, distance: float
+) -> None:
+    """Its law is that of :func:`test_sizes_of_what_is_not_0_have_the_law`."""
+    one, other = halves(values), halves([*values, extra])
+    known: dict[str, Any] = {"also": other, "positive": True, "atom": ONE}
+    p, q = (np.array(law(v, distance / 2, **known)) for v in (one, other))
+    assert np.abs(np.log(p) - np.log(q)).max() <= exact.PRICE * distance + 1e-9
+    for a, b in ((p, q), (q, p)):
+        for epsilon in np.linspace(0, exact.PRICE * distance, 12):
+            found = np.maximum(a - math.exp(epsilon) * b, 0).sum()
+            assert found <= gaussian_delta(float(epsilon), distance) + 1e-9
 
 
 def fits(observed: NDArray[np.int64], chances: list[float]) -> bool:
@@ -153,6 +179,33 @@ def test_draws_have_the_law(values: list[float], positive: bool) -> None:
         high = places[widest] if widest < len(places) else inside.max() + 1
         share = (inside - low) / (high - low)
         assert stats.kstest(share, "uniform").pvalue > LUCK
+
+
+def test_sizes_of_what_is_not_0_have_the_law() -> None:
+    """Each number is two halves; 9 is about as likely as 1, which has a weight of its own."""
+    values, distance, draws = [9.0] * 30, 1.0, 6_000
+    table = LazyColumns(pd.DataFrame({"a": [0.0, 0.0, *values]}), {}, "sick")
+    found = [
+        scales._medians(Held(table), {"a": 0.0}, distance, Key.of_seed(at), "flat", True)["a"]
+        for at in range(draws)
+    ]
+    both = halves(values)
+    places = np.unique(exact.keys(np.array(both)))
+    which = np.searchsorted(places, exact.keys(np.array(found)), side="right")
+    counts = np.bincount(which, minlength=len(places) + 1)
+    known: dict[str, Any] = {"also": both, "positive": True, "atom": ONE}
+    assert fits(counts, law(both, distance / 2, **known))
+    for factor in (0.99, 1.01):
+        assert not fits(counts, law(both, factor * distance / 2, **known))
+
+
+def test_a_column_of_0_and_1_keeps_its_scale() -> None:
+    """A size of what is not 0 by chance would be anything from 1e-38 to 1e38."""
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({f"c{at}": (random.random(9_000) < 0.2) * 1.0 for at in range(60)})
+    table = Held(LazyColumns(frame, {}, "sick"))
+    found = scales.scales(table, list(frame), 0.02, 60 / 4, Key.of_seed(0))
+    assert max(one.sd for one in found.values() if isinstance(one, Numeric)) < 1
 
 
 @given(

@@ -187,8 +187,18 @@ def test_other_files_are_refused_by_what_they_are(tmp_path: Path) -> None:
         path = tmp_path / "changed.json"
         path.write_text(json.dumps({**whole, **changed}), encoding="utf-8")
         with pytest.raises(
-            ValueError, match=f"{re.escape(f'{path} gives no scores: ')}.*{re.escape(words)}"
+            ValueError, match=f"{re.escape(f'{path} gives no predictions: ')}.*{re.escape(words)}"
         ):
+            score.load(path)
+    path = saved(tmp_path / "classes.json", MODELS["multinomial"])
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    names = {**whole["preprocessing"], "target": {"classes": ["low", "high"]}}
+    for changed, words in (
+        ({"preprocessing": names}, "the target has 2 classes, latents 3"),
+        ({"model": {**whole["model"], "classes": 10**9}}, "the model has 1000000000 classes"),
+    ):
+        path.write_text(json.dumps({**whole, **changed}), encoding="utf-8")
+        with pytest.raises(ValueError, match=words):
             score.load(path)
     with pytest.raises(ValueError, match="it is the file of a synthetic table"):
         score.load(GOLDEN.with_name("synthetic.json"))

@@ -246,7 +246,7 @@ def test_what_epsilon_pays_for_and_needs() -> None:
     found = looked(frame, **asked, epsilon=0.1)
     assert found.price is not None
     assert found.price.columns == {"age": "undeclared"}
-    assert found.price.refused_below == round(0.7 * found.price.needed)
+    assert found.price.refused_below == round(0.5 * found.price.needed)
     assert "about 60 records are too few" in str(found.findings[-1])
     assert found.costly
     many = pd.concat([frame] * (found.price.needed // 60 + 1))

@@ -154,6 +154,20 @@ def test_a_file_without_a_column_is_refused_by_name(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["new", "release.json"]
 
 
+class Own(bdpvi.BayesianLogisticRegression):
+    """A model that Pyro runs."""
+
+
+def test_a_release_that_predicts_no_table_is_refused(release: Release) -> None:
+    rows = patients()[:5]
+    own = replace(release, model=Own(**vars(release.model)))
+    with pytest.raises(ValueError, match=r"it is of your own Pyro model: use its predict_mean"):
+        Predictions.of(own, rows)
+    assert own.predict_mean(rows).shape == (5,)
+    with pytest.raises(ValueError, match="it does not say how a table becomes features"):
+        Predictions.of(replace(release, preprocessing={}), rows)
+
+
 def test_an_option_that_a_release_cannot_follow_is_refused(release: Release) -> None:
     with pytest.raises(ValueError, match="unknown='base': the release has other features"):
         Predictions.of(release, pd.DataFrame({"age": [40]}), unknown="base", progress=False)

@@ -22,6 +22,8 @@ from bdpvi.datasets import constants_of
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.regression.objective import ObjectivePerturbation
+from bdpvi.regression.objective_plan import ObjectivePlan
 from bdpvi.releases import intent
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import encoded, scores
@@ -277,6 +279,33 @@ def test_simulated_releases_hold_out_whole_persons_and_have_their_noise(monkeypa
     assert all(pd.Series(out).groupby(persons).nunique().eq(1).all() for out in held)
     each = {(one.rows, work.asked.row_distance(one)) for one in lefts}
     assert each == {(2, work.asked.distance / 2)}
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_a_simulated_release_has_the_noise_of_the_release(
+    public: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are counted at a price, with the constants or alone, so both have the same settings."""
+    given: dict[str, Any] = {"target": "sick", "positive": "yes", "drop": ("id", "sex")}
+    if public:
+        given["constants"] = constants_of({"source": "By law.", "age": [0, 99], "dose": [0, 5]})
+    plans: list[ObjectivePlan] = []
+    own = ObjectivePerturbation.draw
+
+    def watched(route: Any, model: Any, data: Any, plan: ObjectivePlan, key: Key) -> Any:
+        plans.append(plan)
+        return own(route, model, data, plan, key)
+
+    monkeypatch.setattr(ObjectivePerturbation, "draw", watched)
+    monkeypatch.setattr(scores, "TURNS", 1)
+    work = flat.work(patients(1250), progress=False, epsilon=1.0, **given)
+    release = work.perform(Transaction(work.ledger, Key.of_seed(0)))
+    real = plans[-1]
+    assert preview_scores(work, release, Key.of_seed(1)) is not None
+    made = plans[-1]
+    assert made is not real
+    for name in ("clip", "residual", "ridge", "sigma"):
+        assert getattr(made, name) == pytest.approx(getattr(real, name), rel=0.01), name
 
 
 def test_a_delta_that_would_allow_a_row_to_be_published_is_warned_of() -> None:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import machine_code, threads
+from bdpvi.privacy.gaussian import log_of
 
 CLOSE = 0.1
 """|u| below which log(1+u) - u is summed as a series, as the difference would lose digits; and |x|
@@ -109,7 +110,7 @@ def _by_coordinates(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
         w = 1 + u
         log = _log1pmx(u, w, reach * float(x_j.abs().max()))
         if bool(far_j.any()):
-            whole = torch.where(u.abs() < CLOSE, log + u, _log(w))
+            whole = torch.where(u.abs() < CLOSE, log + u, log_of(w))
             # At s = 0 this is the limit of log w/s.
             log = torch.where(far_j, torch.where(s == 0, -x_j, whole), log)
         logs = logs + log
@@ -271,7 +272,7 @@ def _log1pmx(u: Tensor, w: Tensor, largest: float) -> Tensor:
     """Return ``log w - u`` for w = 1 + u, accurate where u is small; ``largest`` bounds |u|."""
     if largest < CLOSE:
         return _log1pmx_series(u)
-    return torch.where(u.abs() < CLOSE, _log1pmx_series(u), _log(w).sub_(u))
+    return torch.where(u.abs() < CLOSE, _log1pmx_series(u), log_of(w).sub_(u))
 
 
 def _log1pmx_series(u: Tensor) -> Tensor:
@@ -284,20 +285,12 @@ def _log1pmx_series(u: Tensor) -> Tensor:
     return tail.sub_(u).mul_(v)
 
 
-def _log(w: Tensor) -> Tensor:
-    """Return log w. The complex log uses real operations, several times as fast as torch's own."""
-    if not w.is_complex():
-        return w.log()
-    real, imag = w.real.contiguous(), w.imag.contiguous()
-    return torch.complex((real**2).addcmul_(imag, imag).log_().div_(2), torch.atan2(imag, real))
-
-
 def _log_followed(w: Tensor) -> Tensor:
     """Return log w; for complex w with an argument that is continuous down each column.
 
     It changes by less than π from row to row, and from the real axis to the first row.
     """
-    log = _log(w)
+    log = log_of(w)
     if w.is_complex():
         turns = (log.imag.diff(dim=0) / (2 * math.pi)).round_().cumsum(0)
         log.imag[1:].sub_(turns, alpha=2 * math.pi)

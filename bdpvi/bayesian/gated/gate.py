@@ -125,8 +125,16 @@ class Gate:
         >>> Gate(7, (0.25, 1.0)).chance(7.9), Gate(7, (0.25, 1.0)).chance(6.9)
         (0.25, 0.0)
         """
-        cell = min(max(int(curvature), LEAST), MOST) - self.first
+        cell = max(int(min(curvature, MOST)), LEAST) - self.first
         return 0.0 if cell < 0 else self.chances[min(cell, len(self.chances) - 1)]
+
+    def sure(self, chance: float) -> int:
+        """Return the least cell with at least this chance.
+
+        >>> Gate(7, (0.25, 0.5, 1.0)).sure(0.4)
+        8
+        """
+        return self.first + bisect_left(self.chances, chance)
 
 
 def curvature(root: Tensor, norm: float, longest: float) -> float:

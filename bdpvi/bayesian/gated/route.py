@@ -48,7 +48,7 @@ REFUSED = (
     "ObjectivePerturbation() with what is left, or another table with fewer columns"
 )
 _COIN = 2.0**-50
-_LIKELY = 0.5
+_LIKELY, _SURE = 0.5, 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,8 +220,9 @@ class PosteriorDraws:
             raise ArithmeticError
         made = self._settings(features, variance**-0.5, spare, model.intercept_mean)
         if made.chance < _LIKELY:
-            refusal = TooFewRecordsError if self.counted else ValueError
-            raise refusal(self._unlikely(features, left))
+            paid = self.counted and made.gate().chance(math.inf) >= _LIKELY
+            refusal = TooFewRecordsError if paid else ValueError
+            raise refusal(self._unlikely(features, left, paid))
         return made
 
     def _settings(
@@ -276,14 +277,15 @@ class PosteriorDraws:
             low, high = (middle, high) if suffices(middle) else (low, middle)
         return gaussian_epsilon(low**-2 + variance, delta * (1 - SPARE))
 
-    def _unlikely(self, columns: int, left: Allowance) -> str:
+    def _unlikely(self, columns: int, left: Allowance, paid: bool) -> str:
         """Return why a table of this size is not charged, and the ε that would do."""
         needed = self.needed(columns, delta=left.delta, chance=_LIKELY, variance=left.variance)
+        enough = "no ε" if math.isinf(needed) else f"a worst-case ε = {two_digits(needed)}"
         return (
             f"epsilon={left.epsilon:g}: a table of this size would be refused more often than "
-            f"not, at the same price. At δ = {left.delta:g} a worst-case ε = {two_digits(needed)} "
-            "would do; fewer draws, fewer columns, a higher temperature or more records need less, "
-            "and ObjectivePerturbation() takes any. Nothing was charged for it"
+            f"not, at the same price. At δ = {left.delta:g} {enough} would do; fewer draws, fewer "
+            "columns, a higher temperature or more records need less, and ObjectivePerturbation() "
+            f"takes any. {'Only the count of records' if paid else 'Nothing'} was charged for it"
         )
 
     def predicting(self, model: Any, plan: GatedPlan) -> BayesianLogisticRegression:
@@ -301,12 +303,23 @@ class PosteriorDraws:
         )
 
     def caution(self, plan: GatedPlan, delta: float) -> str:
-        """Return a warning if a refusal is not unlikely."""
-        if plan.chance >= 1 - _LIKELY / 10:
+        """Return a warning unless half the planned curvature would do; "" if it would."""
+        flat, gate = self.curvature / 2, plan.gate()
+        if plan.curvature is None:
+            rows = gate.sure(_SURE) * (plan.columns + 2.5) / flat
+            return (
+                f"the draws are behind a gate: below about {two_digits(rows):,.0f} records with "
+                f"{several(plan.columns, 'column')} the table may be refused, at the same price"
+            )
+        chance = gate.chance(plan.curvature / 2)
+        if chance >= _SURE:
             return ""
+        enough = replace(self, curvature=flat).needed(plan.columns, delta=delta)
         return (
             f"about {100 * (1 - plan.chance):.0f} of 100 tables of this size and curvature would "
-            "be refused, at the same price"
+            f"be refused, at the same price, and {100 * (1 - chance):.0f} of 100 of half of it, as "
+            "where a class is rare or well predicted. For these ε would have to be about "
+            f"{two_digits(enough)}; ObjectivePerturbation() refuses none"
         )
 
     def draw(self, model: Model, data: Data, plan: GatedPlan, key: Key) -> Output:

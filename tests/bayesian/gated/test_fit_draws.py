@@ -11,9 +11,17 @@ import pytest
 from simulated import logistic_data
 
 import bdpvi
-from bdpvi import BayesianLogisticRegression, Budget, Dataset, Ledger, TooFewRecordsError, guides
+from bdpvi import (
+    BayesianLogisticRegression,
+    Budget,
+    Dataset,
+    Ledger,
+    PrivacyUtilityWarning,
+    TooFewRecordsError,
+    guides,
+)
 from bdpvi.bayesian import gated_samples
-from bdpvi.bayesian.gated.gate import Gate
+from bdpvi.bayesian.gated.gate import Gate, Shape, chances
 from bdpvi.privacy.events import SampledGaussian, Threshold
 
 DATA = logistic_data(4000, 3)
@@ -75,6 +83,19 @@ def test_a_refusal_is_charged_and_a_spent_budget_refuses_before() -> None:
     with pytest.raises(ValueError, match=r"cannot be reached|over the budget"):
         bdpvi.release(fit, guarantee=bdpvi.WorstCaseDP(epsilon=0.5))
     assert len(ledger.entries()) == 1
+
+
+def test_the_owner_hears_of_a_refusal_before_the_charge() -> None:
+    fit = fitted(Ledger())
+    with pytest.warns(PrivacyUtilityWarning, match="below about ([0-9,]+) records") as told:
+        bdpvi.release(fit, guarantee=bdpvi.WorstCaseDP(epsilon=2.0))
+    assert told[0].filename == __file__
+    gate, spare = fit.ledger.entries()[0].events or ()
+    shape = Shape(4, 7**0.5 / 2 / 4)
+    sure = chances(shape, 1 / gate.noise_multiplier, spare.delta)  # type: ignore[attr-defined]
+    at = next(cell for cell in range(4, 10_000) if sure.chance(cell) >= 0.95)
+    said = int(str(told[0].message).split("about ")[1].split()[0].replace(",", ""))
+    assert said == pytest.approx(at * 5.5 / 0.03, rel=0.1)
 
 
 def test_other_fits_and_two_epsilons_are_refused_uncharged() -> None:

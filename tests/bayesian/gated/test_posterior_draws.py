@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -12,17 +13,26 @@ import torch
 from simulated import logistic_data
 
 import bdpvi
-from bdpvi import BayesianLogisticRegression, Dataset, Ledger, PosteriorDraws, TooFewRecordsError
+from bdpvi import (
+    BayesianLogisticRegression,
+    Dataset,
+    Ledger,
+    PosteriorDraws,
+    PrivacyUtilityWarning,
+    TooFewRecordsError,
+)
 from bdpvi.bayesian.gated import route as gated
 from bdpvi.bayesian.gated.coordinates import Coordinates
 from bdpvi.bayesian.gated.gate import Gate, curvature
 from bdpvi.datasets.dataset import BlockData, People
 from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
+from bdpvi.privacy.book import Book
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.releases.mechanisms import Solve
-from bdpvi.releases.transaction import Transaction
+from bdpvi.releases.route import planned
+from bdpvi.releases.transaction import Before, Transaction
 from bdpvi.tables.prepared import Prepared
 
 MODEL = BayesianLogisticRegression(limit=2.0)
@@ -264,3 +274,69 @@ def test_constant_columns_and_few_rows_are_no_fault() -> None:
     assert bool(made.samples.isfinite().all())
     with pytest.raises(TooFewRecordsError, match="refused"):
         released(1.0, Dataset(x[:3], DATA.y[:3]))
+
+
+def wide(intercept: float) -> Dataset:
+    """Return 3,300 × 9 records, as of a table whose draws were refused."""
+    g = torch.Generator().manual_seed(3)
+    x = torch.randn(3300, 9, generator=g, dtype=torch.float64)
+    y = torch.rand(3300, generator=g, dtype=torch.float64) < torch.sigmoid(x[:, 0] + intercept)
+    return Dataset(x, y.double())
+
+
+@pytest.mark.filterwarnings("error:about .* of 100 tables")
+def test_whoever_makes_the_caution_an_error_pays_nothing() -> None:
+    ledger, route = Ledger(), PosteriorDraws(rows=3300)
+    with pytest.raises(PrivacyUtilityWarning):
+        bdpvi.fit_private(MODEL, wide(-3.3), epsilon=3.0, route=route, ledger=ledger)
+    assert not ledger.entries()
+
+
+def test_a_rare_class_has_half_the_usual_curvature_and_the_caution_says_so() -> None:
+    route = PosteriorDraws(rows=3300)
+    prepared = Prepared.of(MODEL, wide(-3.3), route, ledger=Ledger())
+    args = prepared.route, MODEL, 9, Before(Book("a"))
+    with pytest.warns(PrivacyUtilityWarning) as told:
+        plan = planned(*args, 2.0, 1e-5)
+    parts = Held((prepared.data.x, prepared.data.y))
+    made = prepared.route._coordinates(parts, plan, Key.of_seed(0))
+    root = gated._mode(parts, made, 3300, 0.0).root
+    found = curvature(root, gated.norm(made.columns), made.longest)
+    assert found == pytest.approx(plan.curvature / 2, rel=0.2)
+    said = re.findall(r"(?:about|and) (\d+) of 100", str(told[0].message))
+    refused = [round(100 * (1 - plan.gate().chance(part * plan.curvature))) for part in (1, 0.5)]
+    assert [int(one) for one in said] == refused
+    assert refused[0] < 5 < 90 < refused[1]
+    enough = float(re.search(r"about ([\d.]+);", str(told[0].message)).group(1))  # type: ignore[union-attr]
+    for epsilon, least, most in ((1.05 * enough, 0.95, 1.0), (0.9 * enough, 0.0, 0.95)):
+        plan = planned(*args, epsilon, 1e-5)
+        assert least <= plan.gate().chance(plan.curvature / 2) <= most
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        planned(*args, 1.1 * enough, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "people", "match"),
+    [
+        ({}, 2, "no price for several"),
+        ({"draws": 10_000_000}, 1, "no ε would do.* Nothing was charged"),
+    ],
+)
+def test_what_no_count_could_change_is_refused_before_the_count(
+    options: dict[str, Any], people: int, match: str
+) -> None:
+    unit: dict[str, Any] = {} if people == 1 else {"unit": "id", "rows_per_unit": people}
+    ledger = Ledger(**unit)
+    records = data().of_people(People(ledger, **unit))
+    with pytest.raises(ValueError, match=match) as error:
+        bdpvi.fit_private(MODEL, records, epsilon=1.0, route=PosteriorDraws(**options))
+    assert type(error.value) is ValueError
+    assert {one.kind for one in ledger.entries()} == {"reserved", "ended"}
+
+
+def test_a_small_count_says_that_it_was_charged() -> None:
+    ledger = Ledger()
+    with pytest.raises(TooFewRecordsError, match="Only the count of records was charged"):
+        bdpvi.fit_private(MODEL, data(), epsilon=0.1, route=PosteriorDraws(), ledger=ledger)
+    assert [one.purpose for one in ledger.entries() if one.kind == "constants"] == ["rows"]
