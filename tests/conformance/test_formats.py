@@ -130,7 +130,11 @@ def test_a_file_that_changes_while_it_is_read_is_refused_by_name(
 def test_a_header_without_rows_is_a_table_of_nobody(format: str, tmp_path: Path) -> None:
     if format in PROGRAMS:
         pytest.skip("their writers need rows")
-    table = Table.of(written(format, tmp_path, FRAME[:0]))
+    try:
+        path = written(format, tmp_path, FRAME[:0])
+    except NotImplementedError:
+        pytest.skip("this pyarrow writes no such file without rows")
+    table = Table.of(path)
     assert table.header == ("KG", "SEX")
     assert table.records().sum(len) == 0
     with pytest.raises(ValueError, match="has a header but no rows"):
