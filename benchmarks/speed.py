@@ -2,14 +2,16 @@
 
     OMP_NUM_THREADS=1 python benchmarks/speed.py [--peer PYTHON] [--only NAME ...]
 
-Seconds are those of the processor, of commands and first calls with their imports; both sides of a
-ratio take turns. ``--peer`` is an interpreter with d3p (see ``against_d3p.py``). What misses its
-goal runs once more under the profiler, which prints where the most time is spent.
+Seconds are those of the processor, of commands and first calls with their imports; modules are
+compiled before, as pip does. Both sides of a ratio take turns. ``--peer`` is an interpreter with
+d3p (see ``against_d3p.py``). What misses its goal runs once more under the profiler, which prints
+where the most time is spent.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import cProfile
 import io
@@ -184,6 +186,11 @@ def main() -> None:
     )
     print(*(f" {one} {version(one)}" for one in names), sep=",")
     print(f"\n{'what':<50} {'now':>7} {'goal':>7}")
+    import bdpvi.datasets
+    import bdpvi.guides
+
+    for package in (bdpvi, bdpvi.datasets, bdpvi.guides):
+        compileall.compile_dir(Path(str(package.__file__)).parent, quiet=1)
     os.chdir(tempfile.mkdtemp())
     head = [f"x{at}" for at in range(20)]
     table, names_of = np.column_stack(arrays(1000)), ",".join([*head, "y"])

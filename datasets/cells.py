@@ -255,8 +255,10 @@ def _one_by_one(array: Any, chosen: CellType, declared: Collection[str] = frozen
 
 def _of_numbers(numbers: NDArray[np.float64], source: Any, chosen: CellType) -> Cells | None:
     """Return the cells of typed numbers, NaN for a blank; None if one has to be spelt."""
+    import pyarrow
+
     codes, status = chosen.codes, None
-    whole = np.issubdtype(source.type.to_pandas_dtype(), np.integer)
+    whole = pyarrow.types.is_integer(source.type)
     if any(abs(code) >= 2.0**53 for code in codes) or not (whole or not np.isinf(numbers).any()):
         return None
     odd = np.rint(numbers) != numbers if chosen.kind == "integer" else np.zeros(1, dtype=bool)

@@ -343,18 +343,18 @@ def of_fields(command: Callable[..., None]) -> Callable[..., None]:
 
     The first line of the class's docstring heads its options in the command's help.
     """
-    given, kinds = inspect.signature(command).parameters, get_type_hints(command)
-    classes: dict[str, Any] = {name: kinds[name] for name in given if is_dataclass(kinds[name])}
+    given = inspect.signature(command, eval_str=True).parameters
+    classes: dict[str, Any] = {
+        name: one.annotation for name, one in given.items() if is_dataclass(one.annotation)
+    }
     parameters: list[inspect.Parameter] = []
     for name, one in given.items():
         some = [one]
         if name in classes:
-            some = [*inspect.signature(classes[name]).parameters.values()]
-        hints = get_type_hints(classes.get(name, command), include_extras=True)
-        parameters += [
-            each.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[each.name])
-            for each in some
-        ]
+            hints = get_type_hints(classes[name], include_extras=True)
+            of_class = inspect.signature(classes[name]).parameters.values()
+            some = [each.replace(annotation=hints[each.name]) for each in of_class]
+        parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in some]
 
     @wraps(command)
     def run(**values: Any) -> None:

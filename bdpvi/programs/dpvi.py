@@ -33,8 +33,8 @@ class DPVI(Settings):
         steps: number of optimiser steps.
         batch: expected number of records in a batch.
         clip: C, fixed; None adapts it to the noisy count.
-        lr: Adam's initial learning rate; it decays to a tenth. By default 0.05, and 0.02 for
-            several classes.
+        lr: Adam's initial learning rate, by default 0.05; it decays to a tenth. For several classes
+            it is constant, by default 0.01 or less, as far as noise in all weights lets it.
         loss: ``Trace_ELBO()``; ``TraceEnum_ELBO()`` sums out enumerated latents.
             Steps are recorded and replayed where that pays, as in :class:`bdpvi.PrivateSVI`.
         plate: name of the plate over the records, if there are several candidates.

@@ -57,9 +57,12 @@ from bdpvi.releases.row_counts import words_of_rows
 if TYPE_CHECKING:
     from bdpvi.releases.route import Allowance
 
-_DECAY = 0.1
-_RATES = (0.05, 0.02)
-"""Adam's initial learning rate, and that of classes, whose many weights noise moves."""
+_RATE, _DECAY = 0.05, 0.1
+_OF_CLASSES = 0.01
+"""Adam's learning rate for classes, at most. It does not decay: where noise dominates all steps say
+as much, and unequal ones waste some of it."""
+_HARM = 0.24
+"""It is at most this over ν(d + 1)√T, as the path length in ``bdpvi/bench/methods/pace.py``."""
 _SHORT = 0.6
 """C over √(d + 1) for classes, as in ``bdpvi/bench/methods/pace.py``: a record's score is at most
 √2 times as long as its features, which are about √(d + 1)."""
@@ -161,8 +164,22 @@ class SuitedDPVI(Settings):
         """
         usual = None
         if isinstance(model, BayesianMultinomialRegression) and not self.units:
-            usual = _SHORT * math.sqrt(model.design(torch.zeros(1, features)).shape[1])
+            usual = _SHORT * math.sqrt(_weights(model, features))
         return DPVIPlan.of(self, self.size, left, self.units, usual)
+
+    def pace(self, model: Model, plan: DPVIPlan, features: int) -> tuple[float, float]:
+        """Return Adam's first learning rate, and the last over it.
+
+        T steps at a rate r move a weight by r√T, and a logit by r√(T(d + 1)), if noise alone moves
+        it: classes, which have many weights, go as far as their noise lets them.
+        """
+        if not isinstance(model, BayesianMultinomialRegression):
+            return self.lr or _RATE, _DECAY
+        assert self.rows is not None
+        event = plan.actual_event
+        noise = plan.clip.bound * event.noise_multiplier / (event.rate * self.rows)  # ν√T
+        most = _HARM / (noise * _weights(model, features))
+        return self.lr or min(_OF_CLASSES, most), 1.0
 
     def predicting(self, model: Model, plan: DPVIPlan) -> Model:
         """Return the model."""
@@ -218,8 +235,8 @@ class SuitedDPVI(Settings):
                 length=len(data),
                 seed=int(key.child("steps")),
             )
-            lr = self.lr or _RATES[isinstance(model, BayesianMultinomialRegression)]
-            optim = fused(default_optimiser(self.steps, lr=lr, decay=_DECAY))
+            lr, decay = self.pace(model, plan, len(data.feature_names))
+            optim = fused(default_optimiser(self.steps, lr=lr, decay=decay))
             descent = Descent(program, optim, mechanism, plan.clip, self.steps)
             known = identified(program, model, len(data.feature_names))
             course = Course(descent, self.steps, known)
@@ -328,6 +345,11 @@ class SuitedDPVI(Settings):
 
 
 _NONCE = "nonce of the run"
+
+
+def _weights(model: BayesianMultinomialRegression, features: int) -> int:
+    """Return d + 1, the number of weights of each class."""
+    return int(model.design(torch.zeros(1, features)).shape[1])
 
 
 def _words_of_guide(guide: Any) -> str:

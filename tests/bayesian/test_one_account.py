@@ -65,7 +65,7 @@ def test_a_budget_is_for_all_fits() -> None:
 KILLED = """
 import os, signal, sys
 sys.path[:0] = {paths!r}
-from test_one_account import Ledger, fitted, kept, release
+from test_one_account import Ledger, fitted, record_losses, release
 write = record_losses._write
 if {early}:
     def dies(*given):

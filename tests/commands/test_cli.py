@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from dataclasses import fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -270,10 +271,13 @@ def test_a_private_release_loads_no_package_that_it_does_not_use(tmp_path: Path)
     rows = "".join(f"{i % 7},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(2000))
     (tmp_path / "t.csv").write_text(f"x,sick\n{rows}", encoding="utf-8")
     asked = "private --data t.csv --target sick --positive yes --epsilon 5 --one-row-per-person"
+    unused = ["sklearn", "scipy.stats", "pyro"]
+    if [*map(int, version("torch").split(".")[:2])] >= [2, 13]:  # torch.func of 2.7 loads it
+        unused.append("sympy")
     command = (
         f"import sys; sys.argv = ['bdpvi', *{[*asked.split(), '--out', 'new']}]\n"
         "from bdpvi.cli import main\ntry: main()\n"
-        "finally: print({'sklearn', 'scipy.stats', 'sympy', 'pyro'} & {*sys.modules})"
+        f"finally: print({{*{unused}}} & {{*sys.modules}})"
     )
     done = subprocess.run(
         [sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -363,19 +367,17 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(pd.read_csv(out / "curve.csv")) == len(rows) == 3 + 4 * 4 + 1
     draws = rows[rows["certified"].notna()]
     assert draws["method"].tolist() == ["one, temperature 4", "one", "ten"]
-    # 455 records of 30 columns: ten draws have no ε that is worth a statement, and it is said.
-    assert draws["certified"].tolist() == [True, True, False]
-    assert draws["epsilon"].iloc[0] < draws["epsilon"].iloc[1]
-    assert result["cost"]["bayesian"]["epsilon"] == draws["epsilon"].iloc[1]
+    assert draws["certified"].all()
+    assert draws["epsilon"].iloc[0] < draws["epsilon"].iloc[1] < draws["epsilon"].iloc[2]
+    assert result["cost"]["bayesian"]["epsilon"] == draws["epsilon"].iloc[2]
     assert rows["accuracy"].min() > 0.6
-    # The level in the figure is that without privacy, not that of draws without an ε.
+    # The level in the figure is that without privacy.
     level = curves.demonstration(pd.read_csv(out / "curve.csv"), 1e-5).axes[0].lines[0]
     assert rows["method"].iloc[-1] == demonstration.WITHOUT
     assert np.asarray(level.get_ydata())[0] == pytest.approx(rows["log_score"].iloc[-1])
     # What is finished is kept: a second time only the releases are new.
     kept = {file.name: file.stat().st_mtime_ns for file in (out / "cells").iterdir()}
     assert run(*command) == 0
-    assert "does not cover the rounding" in capsys.readouterr().out
     assert kept == {file.name: file.stat().st_mtime_ns for file in (out / "cells").iterdir()}
 
 
