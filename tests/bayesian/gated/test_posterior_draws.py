@@ -294,13 +294,12 @@ def test_whoever_makes_the_caution_an_error_pays_nothing() -> None:
 
 def test_a_rare_class_has_half_the_usual_curvature_and_the_caution_says_so() -> None:
     route = PosteriorDraws(rows=3300)
-    records = wide(-3.3)
-    suited: Any = Prepared.of(MODEL, records, route, ledger=Ledger()).route
-    args = suited, MODEL, 9, Before(Book("a"))
+    prepared: Any = Prepared.of(MODEL, wide(-3.3), route, ledger=Ledger())
+    args = prepared.route, MODEL, 9, Before(Book("a"))
     with pytest.warns(PrivacyUtilityWarning) as told:
         plan = planned(*args, 2.0, 1e-5)
-    parts = Held((records.x, records.y))
-    made = suited._coordinates(parts, plan, Key.of_seed(0))
+    parts = Held((prepared.data.x, prepared.data.y))
+    made = prepared.route._coordinates(parts, plan, Key.of_seed(0))
     root = gated._mode(parts, made, 3300, 0.0).root
     found = curvature(root, norm(made.columns), made.longest)
     assert found == pytest.approx(plan.curvature / 2, rel=0.2)
