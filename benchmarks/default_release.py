@@ -269,7 +269,10 @@ class Prepared:
         except TooFewRecordsError:
             return None
         known = {"encoding": found.encoding.to_dict()}
-        parts = (Dataset(*encoded_of(side, found.encoding), preprocessing=known) for side in sides)
+        parts = (
+            Dataset(x, y, preprocessing=known)
+            for x, y in (encoded_of(side, found.encoding) for side in sides)
+        )
         spent = sum(one**2 for one in found.paid)
         left = Allowance(epsilon, (1 - NAMES) * DELTA, spent)
         return Seen(Split(*parts), setup(asked, found).route, left)

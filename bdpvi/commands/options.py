@@ -344,7 +344,9 @@ def of_fields(command: Callable[..., None]) -> Callable[..., None]:
     The first line of the class's docstring heads its options in the command's help.
     """
     given = inspect.signature(command, eval_str=True).parameters
-    classes = {name: one.annotation for name, one in given.items() if is_dataclass(one.annotation)}
+    classes: dict[str, Any] = {
+        name: one.annotation for name, one in given.items() if is_dataclass(one.annotation)
+    }
     parameters: list[inspect.Parameter] = []
     for name, one in given.items():
         some = [one]

@@ -72,7 +72,7 @@ class LinearScores(ScoreParts):
     """Numbers, clipped at ± ``largest``, with normal errors of unknown variance."""
 
     largest: float
-    link: ClassVar[str] = "identity"
+    link = "identity"
     shares: ClassVar[tuple[float, ...]] = (0.25, 0.15, 0.2, 0.4)
     furthest: ClassVar[float] = math.inf
     typical: ClassVar[float] = 0.75
@@ -134,7 +134,7 @@ class BayesianLinearRegression(Regression):
 
     kind: ClassVar[str] = "linear"
     known: ClassVar[str] = "error_scale"
-    target: ClassVar[str] = "number"
+    target = "number"
     option: ClassVar[str] = "target_bounds"
     intercept_mean: ClassVar[float] = 0.0
 

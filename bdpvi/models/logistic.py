@@ -60,7 +60,7 @@ class LogisticLoss(PredictorLoss):
 class LogisticScores(ScoreParts):
     """Labels 0 and 1."""
 
-    link: ClassVar[str] = "logit"
+    link = "logit"
     furthest: ClassVar[float] = 3.0
     typical: ClassVar[float] = 0.115
     widest: ClassVar[float] = 2.5
@@ -148,7 +148,7 @@ class BayesianLogisticRegression(Family):
     (True, True)
     """
 
-    target: ClassVar[str] = "label"
+    target = "label"
     rule: ClassVar[str] = "be 0 or 1"
     ratio: ClassVar[str] = "odds ratio"
 

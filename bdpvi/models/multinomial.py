@@ -74,7 +74,7 @@ class Classes(Regression):
         prior_scale, limit, levels: as in :class:`.Regression`.
     """
 
-    target: ClassVar[str] = "class"
+    target = "class"
     option: ClassVar[str] = "classes"
 
     classes: int

@@ -126,7 +126,7 @@ bounds that hold at every predictor and target
     weight_norm: float | None = None
 
     kind: ClassVar[str] = "own"
-    target: ClassVar[str] = "number"
+    target = "number"
 
     def __post_init__(self) -> None:
         super().__post_init__()

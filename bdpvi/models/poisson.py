@@ -128,7 +128,7 @@ class PoissonScores(ScoreParts):
     """Counts, clipped at ``largest``, b."""
 
     largest: float
-    link: ClassVar[str] = "log"
+    link = "log"
     furthest: ClassVar[float] = 0.7
     typical: ClassVar[float] = 0.94
 
@@ -205,7 +205,7 @@ class CountRegression(Regression):
         prior_scale, limit, levels: as in :class:`.Regression`.
     """
 
-    target: ClassVar[str] = "count"
+    target = "count"
     rule: ClassVar[str] = "be whole numbers of at least 0"
     option: ClassVar[str] = "largest"
     ratio: ClassVar[str] = "rate ratio"

@@ -49,7 +49,7 @@ class BayesianSurvivalRegression(Regression):
     """
 
     kind: ClassVar[str] = "survival"
-    target: ClassVar[str] = "time"
+    target = "time"
     option: ClassVar[str] = "cuts"
     ratio: ClassVar[str] = "hazard ratio"
     rule: ClassVar[str] = "be times, those of censored records with a minus sign, and not 0"

@@ -6,21 +6,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import validate_data
 
 from bdpvi.datasets.columns import FARTHEST
-
-try:
-    from sklearn.utils.validation import validate_data as validate_data
-except ImportError:  # scikit-learn 1.5
-
-    def validate_data(estimator: Any, *args: Any, **options: Any) -> Any:
-        """Validate like scikit-learn 1.6."""
-        if "ensure_all_finite" in options:
-            options["force_all_finite"] = options.pop("ensure_all_finite")
-        if options.pop("skip_check_array", False):
-            options["cast_to_ndarray"] = False
-        return estimator._validate_data(*args, **options)
-
 
 _ROWS = 1024
 """Rows at once, which stay in a processor's cache."""

@@ -129,9 +129,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string = True
         return tags
 
-    def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
-        return {"poor_score": True}
-
     def _given_scaling(self, inputs: Inputs) -> Encoding | None:
         """Return the scaling of numbers if it is given, and need not be estimated privately."""
         from bdpvi.tables import rows

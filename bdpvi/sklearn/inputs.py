@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline as Steps
 from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils.validation import validate_data
 
 from bdpvi._ground import validate
 from bdpvi._ground.types import PrivacyUtilityWarning
@@ -30,7 +31,6 @@ from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import at_most, persons_of
 from bdpvi.datasets.weights import shares_of
 from bdpvi.score.reading import NUMBERS
-from bdpvi.sklearn.arrays import validate_data
 from bdpvi.tables.encoded import Perform, encode
 from bdpvi.tables.request import Public
 from bdpvi.tables.rows import Encoded, Floats, Rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -298,9 +297,6 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
-
-    def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
-        return {**super()._more_tags(), "requires_positive_y": True}
 
     def _public_model(self) -> OfNumbers | None:
         return None if self.largest is None else self._of_largest(self.largest)

@@ -203,8 +203,8 @@ def test_a_column_of_0_and_1_keeps_its_scale() -> None:
     """A size of what is not 0 by chance would be anything from 1e-38 to 1e38."""
     random = np.random.default_rng(0)
     frame = pd.DataFrame({f"c{at}": (random.random(9_000) < 0.2) * 1.0 for at in range(60)})
-    table = Held(LazyColumns(frame, {}, "sick"))
-    found = scales.scales(table, list(frame), 0.02, 60 / 4, Key.of_seed(0))
+    table: Held[Any] = Held(LazyColumns(frame, {}, "sick"))
+    found = scales.scales(table, [*map(str, frame)], 0.02, 60 / 4, Key.of_seed(0))
     assert max(one.sd for one in found.values() if isinstance(one, Numeric)) < 1
 
 

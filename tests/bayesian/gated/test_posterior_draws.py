@@ -22,7 +22,7 @@ from bdpvi import (
     TooFewRecordsError,
 )
 from bdpvi.bayesian.gated import route as gated
-from bdpvi.bayesian.gated.coordinates import Coordinates
+from bdpvi.bayesian.gated.coordinates import Coordinates, norm
 from bdpvi.bayesian.gated.gate import Gate, curvature
 from bdpvi.datasets.dataset import BlockData, People
 from bdpvi.datasets.records import Held
@@ -294,14 +294,14 @@ def test_whoever_makes_the_caution_an_error_pays_nothing() -> None:
 
 def test_a_rare_class_has_half_the_usual_curvature_and_the_caution_says_so() -> None:
     route = PosteriorDraws(rows=3300)
-    prepared = Prepared.of(MODEL, wide(-3.3), route, ledger=Ledger())
+    prepared: Any = Prepared.of(MODEL, wide(-3.3), route, ledger=Ledger())
     args = prepared.route, MODEL, 9, Before(Book("a"))
     with pytest.warns(PrivacyUtilityWarning) as told:
         plan = planned(*args, 2.0, 1e-5)
     parts = Held((prepared.data.x, prepared.data.y))
     made = prepared.route._coordinates(parts, plan, Key.of_seed(0))
     root = gated._mode(parts, made, 3300, 0.0).root
-    found = curvature(root, gated.norm(made.columns), made.longest)
+    found = curvature(root, norm(made.columns), made.longest)
     assert found == pytest.approx(plan.curvature / 2, rel=0.2)
     said = re.findall(r"(?:about|and) (\d+) of 100", str(told[0].message))
     refused = [round(100 * (1 - plan.gate().chance(part * plan.curvature))) for part in (1, 0.5)]
