@@ -1,6 +1,6 @@
 """Shares that the default keeps for a label of several classes, beside noisy gradient descent.
 
-    python benchmarks/classes.py [--seeds 5] [--noises 20] [--rows 2000] [--data FILE ...]
+    python benchmarks/classes.py [--seeds 5] [--noises 5] [--rows 2000] [--data FILE ...]
 
 The simulated table has ten normal features, four classes and logits of standard deviation 1.5 or
 so; of a FILE the last column is the target, the others are numbers, standardised by public scales.
@@ -144,7 +144,7 @@ def line(name: str, table: Classed, seeds: int, noises: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--noises", type=int, default=20, help="of gradient descent")
+    parser.add_argument("--noises", type=int, help="of gradient descent; as --seeds")
     parser.add_argument("--rows", type=int, nargs="*", default=[2000])
     parser.add_argument("--data", type=Path, nargs="*", default=[], metavar="FILE")
     chosen = parser.parse_args()
@@ -155,9 +155,9 @@ def main() -> None:
           "descent by rule | in hindsight |")  # fmt: skip
     print("| --- | --- | --- | --- | --- | --- |")
     for rows in chosen.rows:
-        line("simulated", simulated(rows), chosen.seeds, chosen.noises)
+        line("simulated", simulated(rows), chosen.seeds, chosen.noises or chosen.seeds)
     for file in chosen.data:
-        line(file.stem, published(file), chosen.seeds, chosen.noises)
+        line(file.stem, published(file), chosen.seeds, chosen.noises or chosen.seeds)
 
 
 if __name__ == "__main__":
