@@ -196,7 +196,7 @@ def odd(columns: dict[str, list[object]], kinds: dict[str, str], typed: bool) ->
     frame = pd.DataFrame({"sick": ["yes", "no"] * 300})
     for name, some in columns.items():
         cells = pd.Series((some * 600)[:600], dtype=object)
-        with suppress(UnicodeEncodeError):
+        with suppress(UnicodeEncodeError, OverflowError):  # of pandas, on odd cells
             cells = cells.infer_objects() if typed else cells
         frame[name] = cells
     types = {
