@@ -173,6 +173,7 @@ def noisy_total(
     return found, mechanism.deviation
 
 
+@on_host
 def deviation_for(
     noise_multiplier: Multiplier,
     clip: float | Multiplier,
