@@ -209,7 +209,10 @@ class Predictions:
         found = unclear(encoding, table)
         starts = range(0, max(len(features), 1), _AT_ONCE)
         parts = [self.law.predictions(features[at : at + _AT_ONCE]) for at in starts]
-        ids = {name: frame[name].map(_as_text).reset_index(drop=True) for name in self.ids}
+        ids = {
+            name: frame[name].astype(object).map(_as_text).reset_index(drop=True)
+            for name in self.ids
+        }
         each = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
         return pd.DataFrame({**ids, **each}), found
 

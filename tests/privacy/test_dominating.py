@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import trapezoid
 from scipy.special import ndtr
 from scipy.stats import norm
 
@@ -67,7 +68,7 @@ def by_falling(one: PerturbedObjective, epsilon: float) -> float:
     alpha, beta = (epsilon - r**2 * mu**2 / 2) / (r * mu), np.maximum(j / (r * mu), 1e-300)
     x = np.linspace(0, 1, 201)[:, None] * np.minimum(beta, np.maximum(alpha, 0) + 9)
     gains = (norm.pdf(alpha - x) * (1 - x / beta) - norm.pdf(alpha)).max(0)
-    return float(gaussian(k * mu, epsilon) + mu * np.trapezoid(np.maximum(gains, 0), r))
+    return float(gaussian(k * mu, epsilon) + mu * trapezoid(np.maximum(gains, 0), r))
 
 
 def oracle(one: PerturbedObjective, epsilon: float) -> float:

@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.integrate import trapezoid
 from scipy.special import ndtr
 from scipy.stats import norm
 
@@ -34,7 +35,7 @@ def densities(run: SampledGaussian, x: Floats) -> tuple[Floats, Floats]:
 
 
 def exact(first: Floats, second: Floats, epsilon: float, x: Floats) -> float:
-    return float(np.trapezoid(np.maximum(first - math.exp(epsilon) * second, 0.0), x))
+    return float(trapezoid(np.maximum(first - math.exp(epsilon) * second, 0.0), x))
 
 
 def bounds(run: SampledGaussian, steps: int, epsilon: float, order: str) -> tuple[float, float]:
