@@ -58,11 +58,12 @@ if TYPE_CHECKING:
     from bdpvi.releases.route import Allowance
 
 _RATE, _DECAY = 0.05, 0.1
-_OF_CLASSES = 0.01
-"""Adam's learning rate for classes, at most. It does not decay: where noise dominates all steps say
-as much, and unequal ones waste some of it."""
+_OF_CLASSES, _REACH = (0.01, 0.03), 1 / 40
+"""Adam's learning rate for classes: this share of the most, between these, so that where there is
+little noise large weights are reached. It does not decay: where noise dominates all steps say as
+much, and unequal ones waste some of it."""
 _HARM = 0.24
-"""It is at most this over ν(d + 1)√T, as the path length in ``bdpvi/bench/methods/pace.py``."""
+"""The most is this over ν(d + 1)√T, as the path length in ``bdpvi/bench/methods/pace.py``."""
 _SHORT = 0.6
 """C over √(d + 1) for classes, as in ``bdpvi/bench/methods/pace.py``: a record's score is at most
 √2 times as long as its features, which are about √(d + 1)."""
@@ -179,7 +180,8 @@ class SuitedDPVI(Settings):
         event = plan.actual_event
         noise = plan.clip.bound * event.noise_multiplier / (event.rate * self.rows)  # ν√T
         most = _HARM / (noise * _weights(model, features))
-        return self.lr or min(_OF_CLASSES, most), 1.0
+        least, largest = _OF_CLASSES
+        return self.lr or min(most, max(least, min(largest, _REACH * most))), 1.0
 
     def predicting(self, model: Model, plan: DPVIPlan) -> Model:
         """Return the model."""

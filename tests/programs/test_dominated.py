@@ -308,6 +308,7 @@ def test_classes_go_as_far_as_noise_lets_noisy_gradient_descent_go() -> None:
     assert lr * math.sqrt(steps) == pytest.approx(1.2 * way * noise, rel=3e-3)
     assert decay == 1
     assert at(1.0)[0] == (0.01, 1.0)
+    assert at(50.0)[0] == (0.03, 1.0)  # or large weights are not reached
     assert at(0.002, lr=0.3)[0] == (0.3, 1.0)
     assert at(0.002, bdpvi.BayesianOrdinalRegression(classes=4))[0] == (0.05, 0.1)
 
