@@ -260,7 +260,7 @@ def _of_levels(levels: Any, decimal: str, thousands: str) -> tuple[Bits, Any]:
         levels = compute.replace_substring_regex(levels, f"({_DAY}) 00:00:00$", r"\1")
     numbers = numbers_of(levels, decimal, thousands)
     bits, known = of_texts(levels), np.isfinite(numbers)
-    bits[known] = (numbers[known] + 0.0).view(np.uint64)
+    bits[known] = _doubles(numbers[known])
     blanks = pyarrow.array([None, *sorted(BLANKS)], levels.type)
     bits[compute.is_in(levels, blanks).to_numpy(False)] = _BLANK
     numbers[~known] = np.nan
@@ -268,8 +268,13 @@ def _of_levels(levels: Any, decimal: str, thousands: str) -> tuple[Bits, Any]:
 
 
 def _doubles(numbers: Any) -> Bits:
-    """Return the bits of doubles, one zero and one blank."""
+    """Return the bits of doubles, one zero and one blank.
+
+    Those of a fraction are rounded to 44: parsers differ in the last, as pandas 2 from Arrow.
+    """
     result: Bits = (numbers + 0.0).view(np.uint64)
+    rounded = (result + np.uint64(1 << 7)) & ~np.uint64((1 << 8) - 1)
+    result = np.where(np.rint(numbers) == numbers, result, rounded)
     result[np.isnan(numbers)] = _BLANK
     return result
 
