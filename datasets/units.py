@@ -77,7 +77,7 @@ def persons_of(values: pd.Series[Any], type: ColumnType | None = None) -> pd.Ser
     >>> persons_of(pd.Series([7, 7.0, None, 10**16 + 1], dtype=object)).tolist()
     ['7', '7', '', '10000000000000001']
     """
-    return values.astype(object).map(lambda value: _person(value, type))  # floats in pandas 2.2
+    return values.astype(object).map(lambda value: _person(value, type))  # or floats, in pandas 2
 
 
 def _person(value: object, type: ColumnType | None) -> str:
