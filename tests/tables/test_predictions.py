@@ -202,7 +202,7 @@ def test_a_cell_is_read_whatever_the_others_hold(release: Release, tmp_path: Pat
     said = "blank: 1 of 'age', 1 of 'dose', 1 of 'sex', 1 of 'vip'. The features of each are 0"
     with pytest.warns(PrivacyUtilityWarning, match=said):
         assert guessed.write(out) == 4
-    written = pd.read_csv(out, float_precision="round_trip")["probability"][:3]
+    written = pd.read_csv(out, dtype=str)["probability"][:3].map(float)  # pandas 2 rounds
     assert np.array_equal(written, alone["probability"])
     (tmp_path / "a.csv").write_text("age,dose,sex,vip\n40,1,F,maybe\n")
     with pytest.raises(ValueError, match="'maybe' in row 0, which is not among its categories"):
