@@ -270,7 +270,8 @@ def _of_levels(levels: Any, decimal: str, thousands: str) -> tuple[Bits, Any]:
 def _doubles(numbers: Any) -> Bits:
     """Return the bits of doubles, one zero and one blank.
 
-    Those of a fraction are rounded to 44: parsers differ in the last, as pandas 2 from Arrow.
+    A fraction is rounded to 44 of its 52 binary digits: parsers, such as those of pandas 2 and of
+    Arrow, differ in the last one.
     """
     result: Bits = (numbers + 0.0).view(np.uint64)
     rounded = (result + np.uint64(1 << 7)) & ~np.uint64((1 << 8) - 1)

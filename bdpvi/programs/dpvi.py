@@ -34,7 +34,7 @@ class DPVI(Settings):
         batch: expected number of records in a batch.
         clip: C, fixed; None adapts it to the noisy count.
         lr: Adam's initial learning rate, by default 0.05; it decays to a tenth. For several classes
-            it is constant, by default 0.01 or less, as far as noise in all weights lets it.
+            it is constant: by default 0.01, less where noise is large, up to 0.03 where small.
         loss: ``Trace_ELBO()``; ``TraceEnum_ELBO()`` sums out enumerated latents.
             Steps are recorded and replayed where that pays, as in :class:`bdpvi.PrivateSVI`.
         plate: name of the plate over the records, if there are several candidates.

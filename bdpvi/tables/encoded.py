@@ -67,11 +67,8 @@ def usable(frame: pd.DataFrame, asked: Request) -> tuple[Rows, int]:
         y = np.asarray(places_of(target, [asked.positive]) == 0, dtype=np.float64)
         kept = ~target.blank
     else:
-        y = (
-            places_of(target, asked.public.classes)
-            if asked.public.classes
-            else np.array(target.numbers)
-        )
+        classes = asked.public.classes
+        y = places_of(target, classes) if classes else np.array(target.numbers)
         if asked.public.event:
             y = _signed(asked, target.numbers, frame[asked.public.event])
         kept = asked.model.fits(torch.from_numpy(y)).numpy()

@@ -263,6 +263,18 @@ def test_a_cell_s_hash_depends_on_it_alone(cells: list[str]) -> None:
     assert together.tolist() == alone
 
 
+def test_fractions_that_parsers_round_otherwise_are_known() -> None:
+    """Whole numbers are compared to the last digit, as they may name persons."""
+    x = np.random.default_rng(0).normal(size=1000)
+    one, other = (
+        Identity.of(pd.DataFrame({"x": each})).sealed(KEY) for each in (x, np.nextafter(x, 9))
+    )
+    assert one.shares(other)
+    assert not one.equals(Identity.of(pd.DataFrame({"x": x * (1 + 1e-12)})).sealed(KEY))
+    ids = np.arange(2.0**52, 2.0**52 + 99)
+    assert len({*identities._doubles(ids).tolist()}) == 99
+
+
 def test_what_is_kept_says_nothing_without_the_key(one: Sealed) -> None:
     other = Identity.of(FRAME).sealed(b"another's")
     assert not other.equals(one)

@@ -309,8 +309,31 @@ def test_classes_go_as_far_as_noise_lets_noisy_gradient_descent_go() -> None:
     assert decay == 1
     assert at(1.0)[0] == (0.01, 1.0)
     assert at(50.0)[0] == (0.03, 1.0)  # or large weights are not reached
+    (lr, _), event = at(4.0)
+    noise = found["clip"] * event.noise_multiplier / (event.rate * rows)
+    assert lr == pytest.approx(0.24 / 11 / noise / 40, rel=3e-3)
+    assert 0.01 < lr < 0.03
     assert at(0.002, lr=0.3)[0] == (0.3, 1.0)
     assert at(0.002, bdpvi.BayesianOrdinalRegression(classes=4))[0] == (0.05, 0.1)
+
+
+@pytest.mark.whole
+def test_intervals_of_classes_cover_large_weights_of_many_records() -> None:
+    """At a rate of 0.01 training would not reach them: the first weights are above 8."""
+    generator = torch.Generator().manual_seed(0)
+    truth = 4 / 5**0.5 * torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    truth[0] += torch.tensor([-6.0, 0.0, 6.0])
+    x = torch.randn(100_000, 5, generator=generator, dtype=torch.float64)
+    y = torch.multinomial((x @ truth).softmax(1), 1, generator=generator)[:, 0].double()
+    torch.manual_seed(0)
+    made = bdpvi.fit_private(
+        bdpvi.BayesianMultinomialRegression(classes=3), (x, y), epsilon=1.0,
+        route=DPVI(rows=100_000),
+    )  # fmt: skip
+    w = made.latents["w"][:, :5]
+    apart = w - w.mean(-1, keepdim=True)
+    z = (apart.mean(0) - truth + truth.mean(1, keepdim=True)) / apart.std(0)
+    assert z.square().mean() < 3
 
 
 @pytest.mark.parametrize(("epsilon", "follows"), [(0.2, False), (3.0, True)])
