@@ -159,20 +159,20 @@ def audited(audits: list[Audit]) -> str:
     wrong = sum(audit.refuted for audit in audits)
     worst = [audit for audit in audits if audit.worst is not None]
     named = "".join(
-        f" The worst record found for {one.door} has ε = {one.worst:.3f}, of which a Bayesian ε "
-        "says nothing."
+        f" {one.door} are tried with random records; a search finds one with ε = {one.worst:.3f}, "
+        "and of single records a Bayesian ε says nothing."
         for one in worst
     )
     return f"""## Audits of the whole way
 
-Two tables that differ in one record go through each door, at δ = {audits[0].delta:g}. Where what is
+Two tables that differ in one record go through each way of releasing (*door*), at δ = {audits[0].delta:g}. Where what is
 shared is Gaussian, or has a density, no test is better than the ratio of both densities, and
 the audited ε is exact: for the worst record that a search finds, a record that is clipped, or
 random records. Of steps and rounds an attacker sees every noisy sum; of objective perturbation
 the exact minimum, for which δ is a mean
 over minima with its error. Elsewhere an attacker who knows all other rows guesses, and the audited
-ε is the largest that the guesses refute; of DP-SGD also by one run, in which every canary
-is there by a coin.{short("runs", runs)} Claims refuted at 99.9 %:
+ε is the largest that the guesses refute; of DP-SGD also by one run, in which every planted
+record (*canary*) is there by a coin.{short("runs", runs)} Claims refuted at 99.9 %:
 **{wrong} of {len(audits)}**.{named}
 
 | door | claimed ε | audited, 95 % | 99.9 % | tightness | pairs of runs | seconds |
@@ -231,8 +231,8 @@ A record whose features are larger, or that has the other label, is of another p
 is claimed of it. It costs more than the claimed ε of a large table: at most {unlike} (the figure:
 medians over tables; {SHIFTED:,} records each; the model clips features at ±2, so the lines level
 off).
-`bdpvi.bayesian.Add` warns when records that it is given are unlike the table; who expects others
-relies on the worst-case ε.
+`bdpvi.bayesian.Add` warns when records that it is given are unlike the table; if you expect
+others, rely on the worst-case ε.
 
 ![Fresh ε over claimed, by shift](figures/shifted.svg)"""
 
