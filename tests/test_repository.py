@@ -90,7 +90,7 @@ def needed(name: str, found: dict[str, str]) -> dict[str, str]:
 
 def test_what_is_installed_with_the_library_has_a_permissive_licence() -> None:
     found = needed("bdpvi", {})
-    of_cuda = re.compile("nvidia|cuda")  # with torch's CUDA builds alone, under NVIDIA's own licence
+    of_cuda = re.compile("nvidia|cuda")  # with CUDA builds of torch alone, under NVIDIA's licence
     licences = {name: one for name, one in found.items() if not of_cuda.match(name)}
     assert len(licences) > 30
     known = re.compile("Apache|MIT|BSD|PSF|Python Software|MPL|Mozilla|ISC|Unlicense")
