@@ -168,8 +168,8 @@ def audited(audits: list[Audit]) -> str:
 Two tables that differ in one record go through each way of releasing (*door*), at
 δ = {audits[0].delta:g}. Where what is shared is Gaussian, or has a density, no test is better
 than the ratio of both densities, and the audited ε is exact: for the worst record that a search
-finds, a record that is clipped, or random records. Of steps and rounds an attacker sees every noisy sum; of objective perturbation
-the exact minimum, for which δ is a mean
+finds, a record that is clipped, or random records. Of steps and rounds an attacker
+sees every noisy sum; of objective perturbation the exact minimum, for which δ is a mean
 over minima with its error. Elsewhere an attacker who knows all other rows guesses, and the audited
 ε is the largest that the guesses refute; of DP-SGD also by one run, in which every planted
 record (*canary*) is there by a coin.{short("runs", runs)} Claims refuted at 99.9 %:
