@@ -38,8 +38,8 @@ def account(
             "--repair",
             help="Make a damaged ledger whole again; keep the damaged file beside it. Lines up to "
             "the first damage are kept. Where whole lines are lost and nothing says what they "
-            "were, the whole budget counts as spent. Other damage only the owner of a fit can "
-            "repair, by --charge.",
+            "were, the whole budget counts as spent; without the .head no guarantee is left. Other "
+            "damage only the owner of a fit can repair, by --charge.",
         ),
     ] = False,
     charge: Annotated[
