@@ -178,8 +178,9 @@ def _clipping_text(table: pd.DataFrame, dp: dict[float, float], pairs: int) -> s
     tight = table[table["guarantee"] == PLD].set_index(["quantile", "sigma"])["epsilon"]
     mine = own[own["clipped"]].set_index(["quantile", "sigma"])["epsilon"]
     lines.append(
-        "- Worst case by privacy loss distributions (PLD), for every record: below the Bayesian-DP "
-        f"ε at {(tight < mine).mean():.0%} of the clipped points."
+        "- Worst case by privacy loss distributions (PLD), for every record: below the bound on "
+        "the Bayesian-DP ε (which is never above the worst case) at "
+        f"{(tight < mine).mean():.0%} of the clipped points."
     )
     clipped_below = bool((own[own["clipped"]]["ratio"] < 1).all())
     return "\n".join(
