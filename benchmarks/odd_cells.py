@@ -159,7 +159,7 @@ def frame(column: pd.Series[Any]) -> Carried:
 def category(cells: Sequence[Any], _: Path) -> Carried:
     """Return a frame with a category, if its cells can be some."""
     column = as_objects(cells)
-    with suppress(TypeError, ValueError):
+    with suppress(TypeError, ValueError, OverflowError):
         column = column.astype("category")
     return frame(column)
 

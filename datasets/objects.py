@@ -67,7 +67,7 @@ def frame_of(table: Table) -> pd.DataFrame:
     given = {"ignore_metadata": True, "use_threads": False}
     try:
         made: pd.DataFrame = table.to_pandas(**given)
-    except ValueError:  # categories that are blank, or twice the same
+    except (ValueError, TypeError):  # categories: blank, twice the same, or by codes without a sign
         made = pa.table({name: _plain(table[name]) for name in table.column_names}).to_pandas(
             **given
         )

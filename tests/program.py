@@ -114,6 +114,8 @@ def missing(name: str) -> str:
         return "cannot be imported" if (absent or "bdpvi").startswith(("bdpvi", "studies")) else ""
     except AttributeError:
         owner, _, member = name.rpartition(".")
+        if Path(ROOT, *name.split(".")).with_suffix(".py").exists():  # it needs an extra
+            return ""
         fields = getattr(pkgutil.resolve_name(owner), "__dataclass_fields__", {})
         return "" if member in fields else "no such name"
     return ""

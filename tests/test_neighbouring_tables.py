@@ -124,7 +124,8 @@ def test_a_cell_is_read_the_same_whatever_type_pandas_takes_its_column_for(
         np.testing.assert_array_equal(one.y, other.y)
         for name, cells in one.columns.items():
             there = other.columns[name]
-            np.testing.assert_array_equal(cells.numbers, there.numbers)
+            # pandas 2 reads the last bit of some fractions otherwise than Python
+            np.testing.assert_allclose(cells.numbers, there.numbers, rtol=1e-14)
             assert [cells.names[i] for i in cells.codes] == [there.names[i] for i in there.codes]
 
 

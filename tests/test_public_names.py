@@ -7,6 +7,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -34,11 +35,11 @@ def on_pages() -> set[str]:
             elif ":members:" in options:
                 shown, _, hidden = options.partition(":exclude-members:")
                 some = re.findall(r"\w+", shown.partition(":members:")[2])
-                module = import_module(name)
-                names = some or getattr(module, "__all__", None) or vars(module)
-                result |= {
-                    f"{name}.{one}" for one in names if one not in re.findall(r"\w+", hidden)
-                }
+                if not some:
+                    with suppress(ImportError):  # it needs an extra that is not there
+                        module = import_module(name)
+                        some = getattr(module, "__all__", None) or [*vars(module)]
+                result |= {f"{name}.{one}" for one in some if one not in re.findall(r"\w+", hidden)}
     return result
 
 

@@ -22,9 +22,9 @@ from bdpvi.synthesis.synthetic import Synthetic
 
 _TEXTS = st.text("abAB01 -+=@'.,;é\"", min_size=1, max_size=6).map(str.strip)
 _LEVELS = (
-    st.lists(_TEXTS.filter(lambda one: one not in ("", "?", "-")), min_size=1, max_size=5)
-    .map(lambda some: tuple(dict.fromkeys(some)))
-    .map(lambda some: tuple(one for one in some if one != "other"))
+    st.lists(_TEXTS, min_size=1, max_size=5)
+    .map(lambda some: tuple(dict.fromkeys(one for one in some if one not in ("", "?", "-"))))
+    .filter(bool)
 )
 _SIGNS = st.sampled_from([{}, {"decimal": ","}, {"decimal": ",", "thousands": "."}])
 _BOUNDS = st.tuples(st.integers(-(10**6), 10**6), st.integers(0, 10**5)).map(
