@@ -65,9 +65,12 @@ def frame_of(table: Table) -> pd.DataFrame:
     import pyarrow as pa
 
     given = {"ignore_metadata": True, "use_threads": False}
+    for at, one in enumerate(table.schema):
+        if pa.types.is_dictionary(one.type):
+            table = table.set_column(at, one.name, _signed(table.column(at)))
     try:
         made: pd.DataFrame = table.to_pandas(**given)
-    except (ValueError, TypeError):  # categories: blank, twice the same, or by codes without a sign
+    except ValueError:  # categories that are blank, or twice the same
         made = pa.table({name: _plain(table[name]) for name in table.column_names}).to_pandas(
             **given
         )
@@ -83,6 +86,22 @@ def frame_of(table: Table) -> pd.DataFrame:
         if exact is not None:
             made.isetitem(at, column.to_pandas(types_mapper={kind: exact}.get))
     return made
+
+
+def _signed(column: Any) -> Any:
+    """Return a column whose dictionary's codes have a sign, which PyArrow before 23 needs."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_signed_integer(kind.index_type):
+        return column
+    each = [
+        pa.DictionaryArray.from_arrays(
+            chunk.indices.cast(pa.int64()), chunk.dictionary, ordered=kind.ordered
+        )
+        for chunk in column.chunks
+    ]
+    return pa.chunked_array(each, pa.dictionary(pa.int64(), kind.value_type, kind.ordered))
 
 
 def _plain(column: Any) -> Any:
