@@ -72,7 +72,8 @@ def in_parts(folder: Path) -> Sealed:
 
 def queried(folder: Path) -> Sealed:
     duckdb = pytest.importorskip("duckdb")
-    return of(duckdb.connect().from_df(FRAME))
+    with duckdb.connect() as connection:
+        return of(connection.from_df(FRAME))
 
 
 def polars(folder: Path) -> Sealed:
