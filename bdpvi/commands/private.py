@@ -291,7 +291,8 @@ def show_plan(data: str, file: FileFormat, asked: Request, as_json: bool) -> Non
             f"{', '.join(f'{name} ({kind})' for name, kind in price.columns.items())}",
             f"ε = {asked.epsilon:g}{whom} needs about {price.needed} records for this "
             f"preprocessing; below {price.refused_below} nothing is fitted. Columns of an "
-            "undeclared kind count as numbers. Only the header was read, and nothing is charged",
+            "undeclared kind count as numbers. Only the header was read, and nothing is charged"
+            + ("" if isinstance(asked.draws, int) else "; PosteriorDraws.needed is for the gate"),
         )
 
 
