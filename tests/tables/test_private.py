@@ -143,10 +143,9 @@ def test_what_it_would_take_follows_from_the_header(
     assert set(found[0]["bought"]) == {"age", "dose", "sex"}
     assert 100 < found[0]["records_needed"] < ROWS / 2
     assert [path.name for path in tmp_path.iterdir()] == ["header.csv"]
-    draws = private(
-        table, tmp_path / "shared", "--epsilon", 1, "--plan", "--draws-of-the-posterior"
-    )
-    assert draws == 0 and "PosteriorDraws.needed is for the gate" in capsys.readouterr().out
+    gated = ("--epsilon", 1, "--plan", "--draws-of-the-posterior")
+    assert private(table, tmp_path / "shared", *gated) == 0
+    assert "PosteriorDraws.needed is for the gate" in capsys.readouterr().out
 
 
 def test_too_few_records_are_said_before_the_fit(
