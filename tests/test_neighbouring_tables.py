@@ -103,7 +103,7 @@ def test_a_cell_is_read_the_same_whatever_type_pandas_takes_its_column_for(
         {
             "code": rng.integers(1, 5, 50),
             "flag": rng.random(50) < 0.5,
-            "dose": rng.normal(size=50),
+            "dose": rng.normal(size=50).round(9),  # pandas 2 reads longer ones less exactly
             "sick": rng.choice([0, 1], 50),
         },
         dtype=object,
@@ -112,8 +112,7 @@ def test_a_cell_is_read_the_same_whatever_type_pandas_takes_its_column_for(
     less = frame.drop(index=7)
 
     def written(table: pd.DataFrame) -> pd.DataFrame:
-        text = io.StringIO(table.to_csv(index=False))
-        return pd.read_csv(text, float_precision="round_trip")  # pandas 2 is less exact by default
+        return pd.read_csv(io.StringIO(table.to_csv(index=False)))
 
     for as_read in (pd.DataFrame.infer_objects, written):
         one, other = (
