@@ -32,7 +32,7 @@ def stands_in(number: str, output: str) -> bool:
 
 def test_numbers_are_found_whole() -> None:
     assert stands_in("-0.38", "| 1 | −0.38 ± 0.00")
-    assert stands_in("0 of 15", "**0 of 15**. The")
+    assert stands_in("0 of 16", "**0 of 16**. The")
     assert not stands_in("0.10", "0.103 10.10 0.10e-5")
 
 
