@@ -157,12 +157,13 @@ def audited(audits: list[Audit]) -> str:
         f"| {audit.seconds:.0f} |"
         for audit in audits
     ]
-    worst = [audit for audit in audits if audit.worst is not None]  # Bayesian claims
-    wrong = sum(audit.refuted for audit in audits if audit.worst is None)
+    bayesian = [audit for audit in audits if audit.worst is not None]
+    worst_case = [audit for audit in audits if audit.worst is None]
+    wrong = sum(audit.refuted for audit in worst_case)
     named = "".join(
         f" {one.door} are tried with random records, as their ε is a mean; a search finds one with "
         f"ε = {one.worst:.3f}, and of single records a Bayesian ε says nothing."
-        for one in worst
+        for one in bayesian
     )
     return f"""## Audits of the whole way
 
@@ -174,7 +175,7 @@ sees every noisy sum; of objective perturbation the exact minimum, for which δ 
 minima with its error. Elsewhere an attacker who knows all other rows guesses, and the audited ε is
 the largest that the guesses refute; of DP-SGD also by one run, in which every planted record
 (*canary*) is there by a coin (Steinke, Nasr and Jagielski 2023).{short("runs", runs)}
-Worst-case claims refuted at 99.9 %: **{wrong} of {len(audits) - len(worst)}**.{named}
+Worst-case claims refuted at 99.9 %: **{wrong} of {len(worst_case)}**.{named}
 
 | door | claimed ε | audited, 95 % | 99.9 % | tightness | pairs of runs | seconds |
 | --- | --- | --- | --- | --- | --- | --- |

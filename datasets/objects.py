@@ -66,8 +66,10 @@ def frame_of(table: Table) -> pd.DataFrame:
 
     given = {"ignore_metadata": True, "use_threads": False}
     for at, one in enumerate(table.schema):
-        if pa.types.is_dictionary(one.type):
-            table = table.set_column(at, one.name, _signed(table.column(at)))
+        kind: Any = one.type
+        if pa.types.is_dictionary(kind) and not pa.types.is_signed_integer(kind.index_type):
+            coded = pa.dictionary(pa.int64(), kind.value_type, kind.ordered)  # PyArrow before 23
+            table = table.set_column(at, one.name, table.column(at).cast(coded))
     try:
         made: pd.DataFrame = table.to_pandas(**given)
     except ValueError:  # categories that are blank, or twice the same
@@ -75,7 +77,7 @@ def frame_of(table: Table) -> pd.DataFrame:
             **given
         )
     for at, column in enumerate(table.columns):
-        kind: Any = column.type
+        kind = column.type
         exact: Any = None
         if column.null_count and pa.types.is_integer(kind):
             exact = pd.Int64Dtype() if pa.types.is_signed_integer(kind) else pd.UInt64Dtype()
@@ -86,22 +88,6 @@ def frame_of(table: Table) -> pd.DataFrame:
         if exact is not None:
             made.isetitem(at, column.to_pandas(types_mapper={kind: exact}.get))
     return made
-
-
-def _signed(column: Any) -> Any:
-    """Return a column whose dictionary's codes have a sign, which PyArrow before 23 needs."""
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_signed_integer(kind.index_type):
-        return column
-    each = [
-        pa.DictionaryArray.from_arrays(
-            chunk.indices.cast(pa.int64()), chunk.dictionary, ordered=kind.ordered
-        )
-        for chunk in column.chunks
-    ]
-    return pa.chunked_array(each, pa.dictionary(pa.int64(), kind.value_type, kind.ordered))
 
 
 def _plain(column: Any) -> Any:

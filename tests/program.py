@@ -6,6 +6,7 @@ import ast
 import pkgutil
 import re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -108,14 +109,14 @@ def options(command: str) -> frozenset[str]:
 def missing(name: str) -> str:
     """Return why a dotted name is wrong, or nothing."""
     try:
+        if Path(ROOT, *name.split(".")).with_suffix(".py").exists():
+            import_module(name)  # resolve_name does not say why it cannot be imported
         pkgutil.resolve_name(name)
     except ImportError as error:
         absent = getattr(error.__cause__ or error, "name", None)  # an extra that is not installed
         return "cannot be imported" if (absent or "bdpvi").startswith(("bdpvi", "studies")) else ""
     except AttributeError:
         owner, _, member = name.rpartition(".")
-        if Path(ROOT, *name.split(".")).with_suffix(".py").exists():  # it needs an extra
-            return ""
         fields = getattr(pkgutil.resolve_name(owner), "__dataclass_fields__", {})
         return "" if member in fields else "no such name"
     return ""

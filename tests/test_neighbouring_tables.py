@@ -103,11 +103,13 @@ def test_a_cell_is_read_the_same_whatever_type_pandas_takes_its_column_for(
         {
             "code": rng.integers(1, 5, 50),
             "flag": rng.random(50) < 0.5,
-            "dose": rng.normal(size=50).round(9),  # pandas 2 reads longer ones less exactly
+            "dose": rng.normal(size=50),
             "sick": rng.choice([0, 1], 50),
         },
         dtype=object,
     )
+    if pd.__version__ < "3":  # it reads long fractions less exactly
+        frame["dose"] = frame["dose"].map(lambda one: round(one, 9))
     frame.loc[7, column] = value
     less = frame.drop(index=7)
 

@@ -7,11 +7,11 @@ import pkgutil
 import re
 import subprocess
 import sys
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from program import missing
 
 import bdpvi
 from bdpvi.tables import Request
@@ -36,9 +36,13 @@ def on_pages() -> set[str]:
                 shown, _, hidden = options.partition(":exclude-members:")
                 some = re.findall(r"\w+", shown.partition(":members:")[2])
                 if not some:
-                    with suppress(ImportError):  # it needs an extra that is not there
+                    try:
                         module = import_module(name)
-                        some = getattr(module, "__all__", None) or [*vars(module)]
+                    except ImportError:
+                        if missing(name):
+                            raise
+                        continue  # it needs an extra that is not installed
+                    some = getattr(module, "__all__", None) or [*vars(module)]
                 result |= {f"{name}.{one}" for one in some if one not in re.findall(r"\w+", hidden)}
     return result
 

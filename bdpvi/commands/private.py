@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 CATEGORIES = ("counted", "hashed")
 PURPOSES = ("prediction", "intervals")
+_GATE = "The draws' gate may need more: bdpvi.PosteriorDraws(rows=N).needed(columns) is its ε"
 GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP"}
 
 
@@ -292,7 +293,7 @@ def show_plan(data: str, file: FileFormat, asked: Request, as_json: bool) -> Non
             f"ε = {asked.epsilon:g}{whom} needs about {price.needed} records for this "
             f"preprocessing; below {price.refused_below} nothing is fitted. Columns of an "
             "undeclared kind count as numbers. Only the header was read, and nothing is charged"
-            + ("" if isinstance(asked.draws, int) else "; PosteriorDraws.needed is for the gate"),
+            + ("" if isinstance(asked.draws, int) else f". {_GATE}"),
         )
 
 

@@ -226,7 +226,8 @@ def words_of_account(ledger: Ledger, released: Bound, given: bool = True) -> lis
     )
     if budget is None or (spent := ledger.worst_case(budget.delta)) is None:
         return [said]
-    first = "" if given else ": the first ε, as none was given"
+    works = {entry.note.out for entry in ledger.book().charges if entry.note}
+    first = "" if given or len(works) > 1 else ": the first ε, as none was given"
     return [
         said,
         f"Spent: worst-case ε = {spent.epsilon:.3g} of {budget.epsilon:g}, the budget at δ = "

@@ -192,6 +192,10 @@ def test_a_budget_is_planned_said_and_raised(
     assert run("account", table, "--plan", "model") == 0
     assert "model: ε = 1.65 by itself; 2 with all before it" in capsys.readouterr().out
     assert run(*ask, "--epsilon", 2, "--out", tmp_path / "two") == 0
+    told = capsys.readouterr().out
+    assert re.search(
+        r"Spent: worst-case ε = (2|1\.99\d?) of 2, the budget at δ = 1e-05\. ", told
+    ), told
     before = beside(table).read_bytes()
     for wrong in (("--charge", "1,1"), ("--delta", 2)):  # refused: the budget stays
         assert run("account", table, "--budget", 9, *wrong) == 2

@@ -145,7 +145,7 @@ def test_what_it_would_take_follows_from_the_header(
     assert [path.name for path in tmp_path.iterdir()] == ["header.csv"]
     gated = ("--epsilon", 1, "--plan", "--draws-of-the-posterior")
     assert private(table, tmp_path / "shared", *gated) == 0
-    assert "PosteriorDraws.needed is for the gate" in capsys.readouterr().out
+    assert "The draws' gate may need more" in capsys.readouterr().out
 
 
 def test_too_few_records_are_said_before_the_fit(
