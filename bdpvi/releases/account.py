@@ -22,6 +22,11 @@ from bdpvi.privacy.membership import Membership
 from bdpvi.releases.receipt import Receipt
 
 TITLE = "Privacy account"
+PLANNED = (
+    "It is proven for works whose ε was chosen before any output was read, as by `bdpvi account "
+    "--plan`"
+)
+"""What the ε of several works assumes: :mod:`bdpvi.privacy.dominating` says why."""
 UNKNOWN = "not recorded"
 """In place of a time or a purpose that an earlier version did not record."""
 NOT_PRICED = "none in the worst case"
@@ -140,9 +145,11 @@ class Statement:
         )
         if self.total is not None:
             member = self.total.membership.in_one_sentence(self.book.whose)
-            told = (
-                f"{self.total.meaning}. What it assumes of the table's preprocessing stands on the "
-                f"receipts. In one sentence: {member}"
+            told = sentences(
+                self.total.meaning,
+                PLANNED * (len(self.lines) > 1),
+                "What it assumes of the table's preprocessing stands on the receipts",
+                f"In one sentence: {member}",
             )
         return sentences(told, str(self.certified or ""))
 

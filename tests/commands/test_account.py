@@ -93,6 +93,8 @@ def test_the_epsilon_of_each_and_of_all() -> None:
     assert found.total is not None
     all_of_them = sum(z**-2 for z in noises.values())
     assert found.total.epsilon == pytest.approx(gaussian_epsilon(all_of_them, 1e-5))
+    one = Statement(ledger.book().of_entries(ledger.entries()[:1]), 1e-5)
+    assert ("before any output" in found.guarantee, "before any output" in one.guarantee) == (1, 0)
     ledger.charge(Entry(kind="draws", of="d", events=None))
     unbounded = Statement(ledger.book(), 1e-5)
     assert unbounded.total is None
