@@ -39,7 +39,7 @@ from bdpvi.tables.rows import Encoded
 from bdpvi.tables.setup import Setup, setup
 from bdpvi.tables.work import Work
 
-ROWS = 8_000
+ROWS, SPREAD = 8_000, 17.3
 GRADES = ("mild", "moderate", "severe")
 PUBLIC = constants_of({"source": "By law.", "age": [20, 80], "smoker": ["no", "yes"]})
 CLASSES = tuple(part for grade in GRADES for part in ("--classes", grade))
@@ -56,7 +56,7 @@ def people(rows: int = ROWS) -> pd.DataFrame:
     """Return people's grades, and their visits in some years, with blanks among them."""
     rng = np.random.default_rng(0)
     age = rng.uniform(20, 80, rows)
-    z = (age - 50) / 17.3
+    z = (age - 50) / SPREAD
     smokes = rng.random(rows) < 0.3
     latent = 1.2 * z + 0.9 * smokes + rng.logistic(size=rows)
     grade = np.select([latent < -1, latent < 1], GRADES[:2], GRADES[2])
@@ -104,8 +104,8 @@ def test_one_command_trains_predicts_and_summarises(
     predicted = json.loads(capsys.readouterr().out)
     frame = people()
     if name == "negative-binomial":
-        row, expected = found["age"], np.array(predicted["expected"])
-        assert abs(row["mean"] - 0.5) < 0.15 > 4 * row["sd"]
+        row, expected = found["age"], np.array(predicted["expected"], dtype=float)
+        assert abs(SPREAD * row["mean"] - 0.5) < 0.15 > 4 * SPREAD * row["sd"]
         assert np.corrcoef(expected[5:], frame["visits"][5:].astype(float))[0, 1] > 0.5
         return
     chances = np.array([predicted[f"probability of {grade}"] for grade in GRADES])
@@ -117,7 +117,7 @@ def test_one_command_trains_predicts_and_summarises(
         assert {f"age[{grade}]" for grade in GRADES[1:]} < set(found)
         assert "age[mild]" not in found  # the others are compared with it
     else:
-        assert abs(found["age"]["mean"] - 1.2) < 0.3
+        assert abs(SPREAD * found["age"]["mean"] - 1.2) < 0.3  # coefficients are per year
 
 
 def of_grades(frame: pd.DataFrame, **options: Any) -> Work:

@@ -16,15 +16,19 @@ import flat
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from odd_cells import ODD, TYPES, as_objects
-from score_releases import GOLDEN, HASHED, MODELS, encoding, release_of, saved, with_terms
+from score_releases import GOLDEN, HASHED, MODELS, columns, encoding, release_of, saved, with_terms
 
 import bdpvi
 from bdpvi import Ledger, score
+from bdpvi._ground.schema import to_json
 from bdpvi.datasets import constants_of
 from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.looks import unclear
+from bdpvi.models.predictions import class_probabilities, predictive_means
+from bdpvi.score.laws import law_of
 from bdpvi.tables import Predictions
 
 FOLDER = Path(score.__file__).parent
@@ -73,6 +77,18 @@ def test_every_likelihood_predicts_as_the_library_does(tmp_path: Path, model: st
     assert len({tuple(one.items()) for one in found}) > 5
     alone = [scorer.predict(row) for row in rows]
     same(alone, right)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_laws_are_those_of_the_models_also_at_their_bounds(name: str) -> None:
+    release = release_of(MODELS[name], encoding(columns()), size=3.0)
+    latents = {site: draws.numpy() for site, draws in release.latents.items()}
+    width = len(release.feature_names)
+    law = law_of(to_json(release.model), latents, release.preprocessing["target"], width)
+    x = np.abs(np.random.default_rng(0).normal(0.0, 2.0, (50, width)))
+    of_model = class_probabilities if law.labels[2:] else predictive_means
+    right = of_model(release.model, release.latents, torch.from_numpy(x))
+    np.testing.assert_allclose(law.targets(x), right, 1e-12, 1e-12)
 
 
 @pytest.mark.parametrize("unknown", ["refuse", "base"])
