@@ -372,5 +372,5 @@ def test_a_file_is_audited(tmp_path: Path) -> None:
     given = ("--data", tmp_path / "t.csv", "--target", "sick", "--positive", "1", "--runs", "40")
     assert run("audit", *given, "--out", tmp_path / "a", "--exact-only", "--quiet") == 0
     found = json.loads((tmp_path / "a" / "audit.json").read_text())["audits"]
-    assert len(found) == 8
+    assert len(found) == 9
     assert all(0 < one["tightness"] <= 1 + 1e-6 for one in found)
