@@ -83,9 +83,9 @@ def test_every_likelihood_predicts_as_the_library_does(tmp_path: Path, model: st
 def test_laws_are_those_of_the_models_also_at_their_bounds(name: str) -> None:
     release = release_of(MODELS[name], encoding(columns()), size=3.0)
     latents = {site: draws.numpy() for site, draws in release.latents.items()}
-    width = len(release.feature_names)
-    law = law_of(to_json(release.model), latents, release.preprocessing["target"], width)
-    x = np.abs(np.random.default_rng(0).normal(0.0, 2.0, (50, width)))
+    target: Any = release.preprocessing["target"]
+    law = law_of(to_json(release.model), latents, target, len(release.feature_names))
+    x = np.abs(np.random.default_rng(0).normal(0.0, 2.0, (50, len(release.feature_names))))
     of_model = class_probabilities if law.labels[2:] else predictive_means
     right = of_model(release.model, release.latents, torch.from_numpy(x))
     np.testing.assert_allclose(law.targets(x), right, 1e-12, 1e-12)
