@@ -177,6 +177,7 @@ def test_a_budget_is_planned_said_and_raised(
     told = capsys.readouterr().out
     assert "model: ε = 1.36 by itself; 1.36 with all before it" in told
     assert "synthetic: ε = 1.36 by itself; 2 with all before it" in told
+    assert "Give the first of them --budget 2: otherwise its ε is the budget" in told
     assert not beside(table).exists()
     assert run("account", table) == run("account", table, "--budget", 5) == 2
     assert "has no account yet: nothing was spent on it" in capsys.readouterr().err
@@ -189,6 +190,10 @@ def test_a_budget_is_planned_said_and_raised(
     )
     assert run(*ask, "--epsilon", 2, "--out", tmp_path / "two") == 2
     assert "over the budget of ε = 1" in capsys.readouterr().err
+    assert run("account", table, "--budget", 2, "--plan", "model") == 0
+    assert f"Raise the budget before: bdpvi account {beside(table)} --budget 2" in (
+        capsys.readouterr().out
+    )
     assert run("account", table, "--budget", 2) == 0
     assert re.search("budget: ε = 2 at δ = 1e-05; raised on 20", capsys.readouterr().out)
     assert run("account", table, "--plan", "model") == 0
