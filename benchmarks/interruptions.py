@@ -1,4 +1,4 @@
-"""Kill ``fit``, ``private``, ``release`` and ``synthesize`` wherever they touch a file, and go on.
+"""Kill ``private`` and ``synthesize`` wherever they touch a file, and go on.
 
     python benchmarks/interruptions.py [--kills 300]
 
@@ -130,9 +130,7 @@ def charged(folder: Path) -> tuple[Entry, ...]:
 
 
 def shared(kind: str, folder: Path) -> Path:
-    if kind == "synthesize":
-        return folder / "shared/synthetic.json"
-    return folder / ("shared/release.json" if kind == "private" else "release.json")
+    return folder / "shared" / ("synthetic.json" if kind == "synthesize" else "release.json")
 
 
 def attempt(kind: str, folder: Path, at: int, full: bool, found: Counter[str]) -> None:
@@ -140,11 +138,10 @@ def attempt(kind: str, folder: Path, at: int, full: bool, found: Counter[str]) -
     if code == 0 and not full:
         found["ended before"] += 1
     out = shared(kind, folder)
-    if kind != "fit" and out.exists() and out.stat().st_size and paid(folder)[0] == 0:
+    if out.exists() and out.stat().st_size and paid(folder)[0] == 0:
         found["sample without a charge"] += 1
     first, kept = charged(folder), [one.read_bytes() for one in folder.rglob("*.output")]
-    finished = (folder / "fit" if kind == "fit" else out).exists()
-    before = out.read_bytes() if finished and out.is_file() else None
+    before = out.read_bytes() if (finished := out.exists()) else None
     again, _ = child(kind, folder, None)
     if again not in ((0, 2) if finished else (0,)):  # it says what is there, or that it is there
         found["does not go on"] += 1
@@ -193,12 +190,7 @@ def main() -> None:
                 attempt(kind, fresh(root), at, full, found)
             rows.append({"command": kind, "points": points, **found})
             print(json.dumps(rows[-1]), flush=True)
-    wrong = [
-        name
-        for row in rows
-        for name in row
-        if name not in {"command", "points", "kills", "full disks", "ended before"}
-    ]
+    wrong = [name for row in rows for name in row if name not in TRIED]
     print("faults:", wrong or "none")
     sys.exit(bool(wrong))
 

@@ -119,20 +119,20 @@ def _show_plan(
         limit = Budget(budget, delta or (limit.delta if limit else 1e-5))
     if limit is None:
         raise ValueError(f"plan={plan!r}: {place} has no account yet, so give --budget")
-    needed = ""
-    if new:
-        needed = f"Give the first of them --budget {limit.epsilon:g}: otherwise its ε is the budget"
-    elif book.budget and limit.epsilon > book.budget.epsilon:
-        needed = f"Raise the budget before: bdpvi account {place} --budget {limit.epsilon:g}"
-    outputs.show(
+    said = [
         f"Worst-case ε = {limit.epsilon:g} at δ = {limit.delta:g}, each with an equal share of μ²:",
         *(
             f"{name}: ε = {own:.3g} by itself; {whole:.3g} with all before it, which bdpvi "
             "private takes"
             for name, (own, whole) in zip(names, divided(book, limit, len(names)), strict=True)
         ),
-        *filter(None, [needed]),
-    )
+    ]
+    if new:
+        given = f"--budget {limit.epsilon:g} --delta {limit.delta:g}"
+        said.append(f"Give the first of them {given}: without a budget, its ε is the budget")
+    elif book.budget and limit.epsilon > book.budget.epsilon:
+        said.append(f"Raise the budget before: bdpvi account {place} --budget {limit.epsilon:g}")
+    outputs.show(*said)
 
 
 def _repair_ledger(place: Path, kept: Ledger, charge: list[str] | tuple[()]) -> int:

@@ -177,7 +177,7 @@ def test_a_budget_is_planned_said_and_raised(
     told = capsys.readouterr().out
     assert "model: ε = 1.36 by itself; 1.36 with all before it" in told
     assert "synthetic: ε = 1.36 by itself; 2 with all before it" in told
-    assert "Give the first of them --budget 2: otherwise its ε is the budget" in told
+    assert "Give the first of them --budget 2 --delta 1e-05: without a budget," in told
     assert not beside(table).exists()
     assert run("account", table) == run("account", table, "--budget", 5) == 2
     assert "has no account yet: nothing was spent on it" in capsys.readouterr().err
