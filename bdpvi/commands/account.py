@@ -68,7 +68,7 @@ def account(
 
     Nothing is charged. What it shows is for the owner of the table.
 
-    Example: bdpvi account patients.csv --budget 3 --plan table1,model,synthetic
+    Example: bdpvi account patients.csv --budget 3 --plan table1,synthetic,model
     """
     from bdpvi.bayesian import storage
     from bdpvi.privacy.accounts import beside
@@ -126,6 +126,8 @@ def _show_plan(
             "private takes"
             for name, (own, whole) in zip(names, divided(book, limit, len(names)), strict=True)
         ),
+        "Make those by bdpvi private last: without --for intervals they are not Gaussian, and a "
+        "share after them may be refused",
     ]
     if new:
         given = f"--budget {limit.epsilon:g} --delta {limit.delta:g}"

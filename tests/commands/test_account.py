@@ -177,6 +177,7 @@ def test_a_budget_is_planned_said_and_raised(
     told = capsys.readouterr().out
     assert "model: ε = 1.36 by itself; 1.36 with all before it" in told
     assert "synthetic: ε = 1.36 by itself; 2 with all before it" in told
+    assert "Make those by bdpvi private last" in told
     assert "Give the first of them --budget 2 --delta 1e-05: without a budget," in told
     assert not beside(table).exists()
     assert run("account", table) == run("account", table, "--budget", 5) == 2
@@ -209,6 +210,23 @@ def test_a_budget_is_planned_said_and_raised(
     assert beside(table).read_bytes() == before
     assert run("account", table, "--budget", 1.5) == 2
     assert "it is only raised" in capsys.readouterr().err
+
+
+def test_a_plan_with_the_model_last_can_be_followed_to_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "people.csv"
+    age = np.random.default_rng(0).normal(50, 12, 2000).round(1)
+    pd.DataFrame({"age": age, "sick": age > 50}).to_csv(table, index=False)
+    assert run("account", table, "--budget", 2, "--plan", "table1,model") == 0
+    told = capsys.readouterr().out
+    own, whole = re.findall(r"table1: ε = (\S+) by|model: .*; (\S+) with", told)
+    given = ("--data", table, "--one-row-per-person", "--quiet")
+    first = ("--epsilon", own[0], "--budget", 2, "--delta", 1e-5, "--out", tmp_path / "t")
+    assert run("describe", *given, *first) == 0
+    model = ("--target", "sick", "--positive", "True", "--no-scores", "--epsilon", whole[1])
+    assert run("private", *given, *model, "--out", tmp_path / "shared") == 0
+    assert "of 2, the budget" in capsys.readouterr().out
 
 
 def test_every_door_has_the_same_delta_by_default() -> None:
