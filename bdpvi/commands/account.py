@@ -126,8 +126,8 @@ def _show_plan(
             "private takes"
             for name, (own, whole) in zip(names, divided(book, limit, len(names)), strict=True)
         ),
-        "Make those by bdpvi private last: without --for intervals they are not Gaussian, and a "
-        "share after them may be refused",
+        "Make those by bdpvi private last: for prediction they are not Gaussian, and a share after "
+        "them may be refused",
     ]
     if new:
         given = f"--budget {limit.epsilon:g} --delta {limit.delta:g}"
